@@ -6,8 +6,7 @@ by length, or padded to --max_length as the public XTREME scripts do; they predi
 the same rows. Times are processor seconds of one thread, start and loading included.
 
 Rows of --hub_root are real: XNLI (trained on validation rows, which are as long as MultiNLI's). Without it, they are
-topics of the sample corpus, whose sentences are short. Without --model, the encoder has random weights. Prints medians
-and ratios, and the mean accuracy.
+topics of the sample corpus, whose sentences are short. Prints medians and ratios, and the mean accuracy.
 """
 
 import argparse
@@ -21,7 +20,7 @@ import datasets
 import numpy as np
 
 from bench._common import compare_commands, make_parser, show, write_results
-from bench.word_alignment import save_encoder
+from finetuning.align.common import DEFAULT_MODEL
 from finetuning.results import read_results
 from zoo_core.command_line import user_errors
 from zoo_core.provenance import read_json, write_json
@@ -96,8 +95,6 @@ def command_of(way: str, model: str, folder: Path, output: Path, flags: argparse
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     sizes = {
-        "layers": (4, "layers of the encoder without --model"),
-        "hidden": (256, "its hidden size, a multiple of 64"),
         "max_length": (128, "positions of the longest input"),
         "batch": (32, "examples of a step"),
         "train": (320, "training rows"),
@@ -105,18 +102,15 @@ def main(argv: list[str] | None = None) -> None:
         "rounds": (3, "interleaved rounds"),
     }
     parser = make_parser(__doc__, NAME, sizes)
-    parser.add_argument("--model", metavar="DIR|ID", help="encoder")
+    parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="encoder (default %(default)s)")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
     flags = parser.parse_args(argv)
     with user_errors(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_rows(folder, flags)
-        if not flags.model:
-            save_encoder(str(folder / "model"), flags)
-        model = flags.model or str(folder / "model")
 
         def command(way: str, number: int) -> list[str]:
-            return command_of(way, model, folder, folder / f"{way} {number}", flags)
+            return command_of(way, flags.model, folder, folder / f"{way} {number}", flags)
 
         rows = compare_commands([OURS, *PLAIN], command, flags.rounds, "grouped by length")
         for row in rows:

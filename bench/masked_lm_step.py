@@ -12,14 +12,29 @@ groups them; MLM on rows full of text. Times are per real token, without padding
 process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
 do not fit into this machine's memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful
 FLOPs (`Size.mlm`) a second, over those of a product of two large matrices in the same precision.
+
+Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
+one of pretraining/training.py. Legend: `M` texts or pairs.
 """
 
 import argparse
+import json
 import statistics
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    XLMRobertaTokenizer,
+)
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bench._common import (
@@ -34,19 +49,14 @@ from bench._common import (
     show,
     write_results,
 )
-from bench._steps import (
-    ENCODERS,
-    LONGEST,
-    OURS,
-    PACKED,
-    PEER,
-    PREDICTED,
-    Size,
-    losses_of,
-    made_up_examples,
-    read_lengths,
-    steps_of,
-)
+from modeling.backbone import renamed
+from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from pretraining.data.batches import Feed
+from pretraining.data.examples import Example, Texts
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import ModelStart, Phase, Recipe
+from pretraining.training import Training, make_accelerator
 from zoo_core.command_line import user_errors
 
 NAME = "masked_lm_step"
@@ -61,6 +71,211 @@ COLUMNS = {
     "memory_ratio": "less by",
     "mfu": "of the peak",
 }
+PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
+PREDICTED = 0.15  # both sides' default
+LONGEST = 512  # positions of a packed row, and of the model
+HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
+ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
+
+# Configuration fields of the measured encoders, except for size and special ids. Each has its own dropout. Feed-forward
+# layers with a gate have the width that gives them as many weights as XLM-R's.
+GATED = 8 / 3
+DEBERTA = dict(relative_attention=True, position_buckets=256, share_att_key=True, pos_att_type=["p2c", "c2p"])
+ENCODERS: dict[str, dict[str, Any]] = {
+    "xlm-roberta": {},
+    "modernbert": {"intermediate_size": GATED},
+    "eurobert": {"intermediate_size": GATED},
+    "deberta-v2": DEBERTA | dict(norm_rel_ebd="layer_norm", position_biased_input=False, type_vocab_size=0),
+}
+
+
+class Size(NamedTuple):
+    """Layers `L`, hidden size `d` and vocabulary `V` of a model, and the useful FLOPs of its step.
+
+    A matrix of m weights costs 6 m a position, forward and backward; attention to s positions 12 d s a layer. A layer
+    has 12 d^2 weights. Padding and logits that nobody reads are no useful FLOPs.
+    """
+
+    layers: int
+    hidden: int
+    vocab: int
+
+    def mlm(self, lengths: np.ndarray, predicted: float) -> float:
+        """MLM, TLM, CAMLM on rows of n positions: 72 L d^2 sum n + 12 L d sum n^2 + predicted (6 d V + 6 d^2)."""
+        n = np.asarray(lengths, dtype=np.float64)
+        body = 72 * self.layers * self.hidden**2 * n.sum() + 12 * self.layers * self.hidden * (n**2).sum()
+        return float(body) + predicted * 6 * (self.hidden * self.vocab + self.hidden**2)
+
+    def config(self) -> dict[str, Any]:
+        """Fields that XLM-R's configuration and ours have in common."""
+        return dict(
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.hidden // HEAD_SIZE,
+            intermediate_size=4 * self.hidden,
+            max_position_embeddings=LONGEST + 2,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+        )
+
+
+def read_lengths() -> np.ndarray:
+    """(M, 2) lengths of both sides of every pair, in tokens without special tokens.
+
+    bench/lengths.json has counts and no text. They are those of NTREX, news in six languages, under a unigram tokenizer
+    of 64,000 tokens, which cuts these texts about as finely as XLM-R's.
+    """
+    counts = json.loads(Path(__file__).with_name("lengths.json").read_text(encoding="utf-8"))["pairs"]
+    pairs = [(int(x), int(y), count) for x, targets in counts.items() for y, count in targets.items()]
+    pairs_M3 = np.array(pairs)
+    return np.repeat(pairs_M3[:, :2], pairs_M3[:, 2], axis=0)
+
+
+def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
+    """A tokenizer with XLM-R's special ids and `vocab` tokens, to pad and to mask with."""
+    special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    tokens = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
+    return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])
+
+
+def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) -> list[Example]:
+    """Random tokens in texts (M, 1) or pairs (M, 2) of these lengths, which leave special tokens out."""
+    sides = [[rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in row] for row in lengths]
+    return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
+
+
+def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
+    """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
+    torch.manual_seed(0)
+    fields = size.config() | ENCODERS[encoder]
+    if fields["intermediate_size"] == GATED:
+        fields["intermediate_size"] = round(GATED * size.hidden)
+    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
+    config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
+    return AutoModelForMaskedLM.from_config(config).to(DEVICE).train()
+
+
+def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
+    """Ours with the peer's own parameters, shared."""
+    is_xlm_r = peer.config.model_type == "xlm-roberta"
+    config = MetaXlmConfig(**peer.config.to_dict()) if is_xlm_r else MetaXlmConfig(backbone_config=peer.config)
+    ours = MetaXlmForPreTraining(config).to(peer.device).train()
+    for name, parameter in peer.named_parameters(remove_duplicate=False):  # tied ones under both names
+        module, _, last = (name if is_xlm_r else renamed(peer, name)).rpartition(".")
+        setattr(ours.get_submodule(module), last, parameter)
+    assert set(map(id, ours.parameters())) == set(map(id, peer.parameters())), "not all was loaded"
+    return ours
+
+
+class OurStep:
+    """A step of this package, by the methods of its training loop."""
+
+    def __init__(self, peer: PreTrainedModel, tokenizer: Any, precision: str, objective: str):
+        model = ours_of(peer)
+        self.phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
+        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=precision)
+        model.set_skip_padding(True)
+        self.objective, self.collator = objective, OBJECTIVES[objective](tokenizer, mask_probability=PREDICTED)
+        self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(precision), [])
+        self.training._start_phase(0)
+        self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
+
+    def __call__(self, examples: list[Example]) -> None:
+        training, batch = self.training, {self.objective: self.collator.sub_batch(Texts.of(examples), ("bench",))}
+        labels = self.phase.predictions(batch, {self.objective: 1.0})
+        output = training._backward(send_to_device(batch, training.accelerator.device), {}, labels, is_last=True)
+        training._step(labels, torch.stack([output.loss_sum.detach(), output.loss_sum.new_zeros(())]).double())
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of a masked batch."""
+        return self.model(**{self.objective: batch}).loss
+
+
+class PeerStep:
+    """The loop that accelerate's documentation shows, around transformers' own model and collator.
+
+    With `packs`, it is the loop of a good engineer, of XLM-R: packed rows, the head on masked positions, fused AdamW.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str, packs: bool = False):
+        self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
+        self.tokenizer, self.packs = tokenizer, packs
+        self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
+        self.optimizer = torch.optim.AdamW(model.parameters(), fused=packs or None)
+        self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
+
+    def __call__(self, examples: list[Example]) -> None:
+        rows = features(examples, self.tokenizer)
+        for batch in DataLoader(rows, batch_size=len(rows), collate_fn=self.collate):
+            self.accelerator.backward(self.loss(send_to_device(batch, self.accelerator.device)))
+            self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.prepared.step()
+            self.prepared.zero_grad()
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of a masked batch."""
+        if not self.packs:
+            return self.model(**batch).loss
+        inputs, labels = packed(batch, self.tokenizer.pad_token_id)
+        with self.accelerator.autocast():
+            states = self.model.base_model(**inputs).last_hidden_state
+            is_predicted = labels != -100
+            logits = self.model.lm_head(states[is_predicted])
+        return torch.nn.functional.cross_entropy(logits.float(), labels[is_predicted])
+
+
+def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Rows packed by first fit into rows of the longest one's length: inputs under a block mask, and labels."""
+    lengths, rows = batch["attention_mask"].sum(1).tolist(), []
+    room = max(lengths)
+    for number, length in enumerate(lengths):
+        fitting = next((row for row in rows if sum(lengths[other] for other in row) + length <= room), None)
+        rows.append([number]) if fitting is None else fitting.append(number)
+    ids = torch.full((len(rows), room), padding)
+    labels, owners, positions = torch.full_like(ids, -100), torch.full_like(ids, -1), torch.full_like(ids, padding)
+    for row, numbers in enumerate(rows):
+        start = 0
+        for number in numbers:
+            place, length = slice(start, start + lengths[number]), lengths[number]
+            ids[row, place], labels[row, place] = batch["input_ids"][number, :length], batch["labels"][number, :length]
+            owners[row, place], positions[row, place] = number, torch.arange(length) + padding + 1
+            start += length
+    mask = (owners[:, :, None] == owners[:, None])[:, None]  # padding sees padding: a row without any column is NaN
+    fields = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+    return send_to_device(fields, batch["labels"].device), labels.to(batch["labels"].device)
+
+
+def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
+    """What transformers' collator would get of the tokenizer's rows: `<s> x </s>`, or `<s> x </s></s> y </s>`."""
+    begin, end, rows = tokenizer.cls_token_id, tokenizer.sep_token_id, []
+    for example in examples:
+        ids = [token for side in example.sides for token in (end, *side.tolist(), end)]
+        special = [int(token == end) for token in ids]  # made-up text has no special tokens
+        rows.append({"input_ids": [begin, *ids[1:]], "special_tokens_mask": special})
+    return rows
+
+
+def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
+    """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
+    tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
+    steps = {PEER: PeerStep(model, tokenizer, precision)}
+    if encoder == "xlm-roberta":
+        steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
+    return steps | {OURS: OurStep(model, tokenizer, precision, objective)}
+
+
+@torch.no_grad()
+def losses_of(steps: dict[str, OurStep | PeerStep], examples: list[Example]) -> dict[str, float]:
+    """Of all ways on one masked batch, without dropout."""
+    peer = steps[PEER]
+    batch = send_to_device(peer.collate(features(examples, peer.tokenizer)), DEVICE)
+    losses = {}
+    for name, step in steps.items():
+        step.model.eval()
+        losses[name] = step.loss(batch).item()
+        step.model.train()
+    return losses
 
 
 class Part(NamedTuple):

@@ -108,29 +108,15 @@ class Plan:
 class Job(NamedTuple):
     """A command in a process of its own, on one thread. `result`: the file that exists when it is done."""
 
-    name: str
-    command: list[str]
+    command: list[str]  # after `python`, without the place of the mirror
     folder: Path
-    result: str
+    result: Path
     hours: float
-    log: Path  # what it prints, after the command
 
     @property
     def typed(self) -> str:
-        """The command as anybody would type it, without the place of the mirror."""
-        return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
-
-    @property
-    def is_done(self) -> bool:
-        return (self.folder / self.result).exists()
-
-    def run(self) -> None:
-        """Runs the command, or resumes it."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        resume = ["--resume"] if (self.folder / "recipe.yaml").exists() else []
-        with open(self.log, "a", encoding="utf-8") as log:
-            print(self.typed, file=log, flush=True)
-            subprocess.run([*self.command, *resume], stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        """The command as anybody would type it."""
+        return shlex.join(["python", *self.command])
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -156,55 +142,63 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(f"--only has {', '.join(sorted(unknown))}; the claims are {', '.join(names)}")
         jobs = jobs_of(plan, [claim for claim in plan.claims if claim.name in (flags.only or names)], flags)
         if flags.list:
-            for job in jobs:
-                print(f"{job.name:40} {'done' if job.is_done else f'{job.hours:.2f} h':>8}  {job.typed}")
-            left = sum(job.hours for job in jobs if not job.is_done)
-            return print(f"{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {plan.unit}; {left:.1f} left")
-        failed = [] if flags.page else run_jobs(jobs)
+            for name, job in jobs.items():
+                state = "done" if job.result.exists() else f"{job.hours:.2f} h"
+                print(f"{name:40} {state:>8}  {job.typed}")
+            left = sum(job.hours for job in jobs.values() if not job.result.exists())
+            total = sum(job.hours for job in jobs.values())
+            return print(f"{len(jobs)} jobs, {total:.1f} {plan.unit}; {left:.1f} left")
+        failed = [] if flags.page else run_jobs(jobs, flags)
         write_page(plan, flags)
         if failed:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
 
 
-def run_jobs(jobs: list[Job]) -> list[str]:
-    """Runs the unfinished jobs in their order, and returns the failed ones.
+def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
+    """Runs or resumes the unfinished jobs in their order, and returns the failed ones.
 
-    Raises ValueError, before anything is run, for a job that was done with another command.
+    Raises ValueError, before anything is run, for a job that was done with another command. The log of a job has its
+    command and what it prints.
     """
-    for job in jobs:
-        if job.is_done and job.log.is_file() and job.typed not in job.log.read_text(encoding="utf-8").splitlines():
-            raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
-    for number, job in enumerate(jobs, 1):
-        if not job.is_done:
-            print(f"[{number}/{len(jobs)}] {job.name}: {job.folder}, {job.log}", flush=True)
-            job.run()
-    return [job.name for job in jobs if not job.is_done]
+    logs = {name: flags.output / "jobs" / f"{name}.txt" for name in jobs}
+    for name, job in jobs.items():
+        if job.result.exists() and logs[name].is_file():
+            if job.typed not in logs[name].read_text(encoding="utf-8").splitlines():
+                raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
+    (flags.output / "jobs").mkdir(parents=True, exist_ok=True)
+    for number, (name, job) in enumerate(jobs.items(), 1):
+        if job.result.exists():
+            continue
+        print(f"[{number}/{len(jobs)}] {name}: {job.folder}, {logs[name]}", flush=True)
+        more = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
+        more += ["--resume"] if (job.folder / "recipe.yaml").exists() else []
+        with open(logs[name], "a", encoding="utf-8") as log:
+            print(job.typed, file=log, flush=True)
+            surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
+            subprocess.run([sys.executable, *job.command, *more], stdout=log, stderr=log, env=surroundings)
+    return [name for name, job in jobs.items() if not job.result.exists()]
 
 
-def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[Job]:
-    """The jobs of some claims, each once, after those that it needs: claim by claim, in it seed by seed."""
+def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[str, Job]:
+    """The jobs of some claims by name, each after those that it needs: claim by claim, in it seed by seed."""
     jobs: dict[str, Job] = {}
 
     def add(module: str, work: Work, name: str, folder: Path, result: str, *own: str) -> None:
-        hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
-        start = [sys.executable, "-m", *plan.launch, work.module or module, "--config", work.recipe]
-        log = flags.output / "jobs" / f"{name}.txt"
-        own = (f"output_dir={folder}", *own)
-        jobs.setdefault(name, Job(name, [*start, *work.set, *own, *hub], folder, result, work.hours, log))
+        start = ["-m", *plan.launch, work.module or module, "--config", work.recipe, *work.set]
+        jobs.setdefault(name, Job([*start, f"output_dir={folder}", *own], folder, folder / result, work.hours))
 
     def model_of(name: str, seed: int) -> tuple[str, str]:
         """The run of a model, and where it is or will be, after the jobs that train it and the model it starts from."""
         work = plan.models[name]
-        has_seed = not work.once and (work.start or work.folder is None)
-        run, begin = f"{name}-{seed}" if has_seed else name, []
-        if work.start:
-            _, start = model_of(work.start, seed)
-            begin = [f"{work.start_field}={start}"]
+        start = model_of(work.start, seed)[1] if work.start else ""
+        has_seed = not work.once and (start or work.folder is None)
+        run = f"{name}-{seed}" if has_seed else name
         if work.folder is not None:
-            return run, str(Path(start).parent / work.folder) if work.start else work.folder
-        folder = flags.output / run
-        add("pretraining.run", work, run, folder, "model/config.json", f"seed={1 if work.once else seed}", *begin)
-        return run, str(folder / "model")
+            return run, str(Path(start).parent / work.folder)
+        begin = [f"{work.start_field}={start}"] if start else []
+        seed = 1 if work.once else seed
+        add("pretraining.run", work, run, flags.output / run, "model/config.json", f"seed={seed}", *begin)
+        return run, str(flags.output / run / "model")
 
     for claim in claims:
         for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
@@ -216,7 +210,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
                     owner, seeds = (f"{model}-{seed}", [f"seeds=[{seed}]"]) if is_trained else (run, [])
                     folder = flags.output / owner / "tasks" / name
                     add("finetuning.run", work, f"{owner} {name}", folder, "results.json", f"model={path}", *seeds)
-    return list(jobs.values())
+    return jobs
 
 
 def write_page(plan: Plan, flags: argparse.Namespace) -> None:

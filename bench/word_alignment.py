@@ -5,29 +5,27 @@ table has processor seconds and peak memory. Ours are `word-align` commands. sim
 defaults (layer 8, subwords). `plain` is what one would write by hand: the sentences of each side sorted by length, in
 batches of 64, the encoder up to the default layer, mutual argmax.
 
-Without `--model`, the encoder has random weights. Without `--text`, the pairs are made up, with the lengths of news
-(bench/lengths.json). With `--gold`, `word-align score` also compares the links with links that people made:
+Without `--text`, the pairs are those of the sample corpus. With `--gold`, `word-align score` also compares the links
+with links that people made:
 
   python -m bench.word_alignment --model intfloat/multilingual-e5-small --text test.de test.en --gold alignv2.txt
 """
 
 import argparse
 import importlib.util
-import json
-import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
-from transformers import AutoModel, AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
+from transformers import AutoModel, AutoTokenizer
 
 from bench._common import compare_commands, make_parser, show, write_results
-from bench._steps import Size, read_lengths
+from finetuning.align.common import DEFAULT_MODEL
 from modeling.layer_states import default_layer
-from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.command_line import user_errors
 
 NAME = "word_alignment"
@@ -97,25 +95,12 @@ def command_of(way: str, model: str, output: Path, files: list[str]) -> list[str
     return [sys.executable, "-c", PROGRAM.format(name, name), *filter(None, [rule]), model, str(output), *files]
 
 
-def save_encoder(folder: str, flags: argparse.Namespace) -> list[str]:
-    """Saves an XLM-R of random weights, with a tokenizer of the sample corpus; returns words of that corpus."""
-    corpus = Path(__file__).parents[1] / "sample_corpus"
-    files = [(corpus / code / "train.jsonl").read_text(encoding="utf-8") for code in ("en", "de", "fr", "es")]
-    texts = [json.loads(line)["text"] for file in files for line in file.splitlines()]
-    train_tokenizer(texts, folder, vocab_size=2000)
-    torch.manual_seed(0)
-    size = Size(flags.layers, flags.hidden, len(AutoTokenizer.from_pretrained(folder)))
-    XLMRobertaModel(XLMRobertaConfig(**size.config())).save_pretrained(folder)
-    return [word for text in texts for word in text.split()]
-
-
-def sentences_of(flags: argparse.Namespace, folder: str, count: int) -> list[list[str]]:
-    """Both sides of the pairs: the first ones of --text, or made up of words of the sample corpus."""
-    words, drawn = save_encoder(folder, flags), random.Random(0)
-    if flags.text:
-        return [[" ".join(line) for line in side[:count]] for side in read_words(*flags.text)]
-    lengths = zip(*drawn.choices(read_lengths().tolist(), k=count), strict=True)
-    return [[" ".join(drawn.choices(words, k=size)) for size in side] for side in lengths]
+def sentences_of(text: list[str] | None, count: int) -> list[list[str]]:
+    """Both sides of the first pairs: of the files of --text, or of the sample corpus."""
+    if text:
+        return [[" ".join(line) for line in side[:count]] for side in read_words(*text)]
+    corpus = str(Path(__file__).parents[1] / "sample_corpus")
+    return [datasets.load_dataset(corpus, name, split="train")[:count]["text"] for name in ("de", "en")]
 
 
 def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -123,14 +108,14 @@ def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows = []
     files = [str(folder / side) for side in ("source", "target")]
     for count in [sys.maxsize] if flags.gold else flags.pairs:
-        sides = sentences_of(flags, str(folder), count)
+        sides = sentences_of(flags.text, count)
         for file, lines in zip(files, sides, strict=True):
             Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
         def command(way: str, number: int) -> list[str]:
             output = folder / way
             output.unlink(missing_ok=True)
-            return command_of(way, flags.model or str(folder), output, files)
+            return command_of(way, flags.model, output, files)
 
         found = compare_commands(flags.ways, command, flags.rounds, PLAIN)
         rows += [{"pairs": len(sides[0]), **row} for row in found]
@@ -147,22 +132,17 @@ def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    sizes = {
-        "hidden": (768, "hidden size of the encoder without --model, a multiple of 64"),
-        "layers": (12, "its layers"),
-        "rounds": (3, "interleaved rounds"),
-    }
-    parser = make_parser(__doc__, NAME, sizes)
+    parser = make_parser(__doc__, NAME, {"rounds": (3, "interleaved rounds")})
     parser.add_argument("--pairs", nargs="+", type=int, default=[200], help="pairs to align (default: 200)")
-    parser.add_argument("--model", metavar="DIR|ID", help="encoder")
+    parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="encoder (default %(default)s)")
     parser.add_argument("--text", nargs=2, metavar=("SOURCE", "TARGET"), help="files with a sentence of words a line")
     parser.add_argument("--gold", metavar="LINKS", help="links of --text that people made; all pairs are aligned")
     has_simalign = importlib.util.find_spec("simalign") is not None
     ways = [way for way in WAYS if has_simalign or not way.startswith("simalign")]
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=ways, help="what to compare (default: all)")
     flags = parser.parse_args(argv)
-    if flags.gold and not (flags.text and flags.model):
-        parser.error("--gold needs --text and --model")
+    if flags.gold and not flags.text:
+        parser.error("--gold needs --text")
     with user_errors(), tempfile.TemporaryDirectory() as folder:
         write_results(flags, NAME, argv, compare(flags, Path(folder)))
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretraining.tracking import read_events
-
 DEEP = '{"a":' * 9999 + "1" + "}" * 9999
 SAMPLE = ["--config", "finetuning/recipes/xlm_align/sample.yaml", "model=MODEL", "--check_data", "output_dir=out"]
 SMOKE = ["--config", "pretraining/recipes/xlm_align/smoke.yaml", "tokenizer=MODEL", "--dry_run", "output_dir=out"]
@@ -104,10 +102,3 @@ def test_commands_refuse_damaged_models(refused, zoo_model_dir, command, named):
 def test_commands_refuse_files(refused, zoo_model_dir, tmp_path, name, content, command):
     (tmp_path / name).write_bytes(content)
     assert name in refused(command, FILE=tmp_path / name, MODEL=zoo_model_dir("xlm_align"))
-
-
-@pytest.mark.parametrize("content", ["[1]\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"])
-def test_read_events_refuses_torn_lines(tmp_path, content):
-    (tmp_path / "events.jsonl").write_text(content)
-    with pytest.raises(ValueError, match="events.jsonl"):
-        read_events(tmp_path)

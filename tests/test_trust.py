@@ -79,7 +79,7 @@ def test_load_config_and_load_tokenizer_run_only_code_that_is_trusted(stranger, 
     hub.create("owner/other")
     hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match=f"stranger_code.py of {repository or folder}"):
+    with pytest.raises(ValueError, match=f"stranger_code.py.*{repository or folder}"):
         load(str(folder))
     assert not marker.exists()
     found = load(str(folder), trust_remote_code=True)
@@ -157,7 +157,7 @@ def test_download_pinned_code_and_weights_are_of_its_revision(stranger, hub):
     later = {"stranger_code.py": f"raise SystemExit\n{code}", "config.json": (folder / "config.json").read_bytes()}
     hub.edit("owner/own", later)
     there = download_pinned(f"owner/own@{commit}")
-    with pytest.raises(ValueError, match="stranger_code.py of owner/own"):
+    with pytest.raises(ValueError, match="stranger_code.py.*owner/own"):
         load_config(there)
     assert not marker.exists()
     assert load_config(there, trust_remote_code=True).layer_norm_eps != 0.5

@@ -21,10 +21,8 @@ from finetuning.align.common import (
     load_aligner,
     make_parser,
     make_progress,
-    make_screen,
     read_pairs,
     report_unspaced,
-    require_different_files,
     with_likely_links,
 )
 from finetuning.align.gold import Gold
@@ -88,7 +86,6 @@ def run(options: Namespace) -> None:
     """
     output = Path(options.output)
     work = Path(f"{output}.training")  # next to it, also if the name ends in a slash
-    require_different_files({"--output": options.output}, {"the input": options.files, "--gold": options.gold})
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
     if options.resume and not work.exists():
@@ -101,27 +98,26 @@ def run(options: Namespace) -> None:
 
 def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
-    screen = make_screen(options.quiet)
     pairs, held_out, rows, gold = [], [], [], None
     if options.files or not options.gold:
-        pairs, held_out = read_own_pairs(read_pairs(options, options.split), options.split, screen)
+        pairs, held_out = read_own_pairs(read_pairs(options, options.split))
     if options.gold:
         tables = [GoldPairs(*read_with_gold(PairReader([file], "text", ["1", "2"]), file, 0)) for file in options.gold]
         rows, gold = read_own_gold(tables)
     length = check_encoder(options.model, options.trust_remote_code)
-    layer, before = scores_of(options, held_out, gold, screen)
+    layer, before = scores_of(options, held_out, gold)
     write_rows(work / PAIRS, [as_row(*pair, split=bool(rows)) for pair in pairs])
     write_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
-        train(options, work, layer, length, bool(pairs), bool(rows), screen)
+        train(options, work, layer, length, bool(pairs), bool(rows))
     adapted = Namespace(**vars(options) | {"model": str(model)})
     # without gold, the calibration of the model before no longer holds
     facts: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
     write_json(model / "config.json", read_json(model / "config.json") | facts)
-    _, after = scores_of(adapted, held_out, gold, screen)
+    _, after = scores_of(adapted, held_out, gold)
     if gold:
-        facts["word_alignment_calibration"] = fit_calibration(adapted, layer, gold, screen)
+        facts["word_alignment_calibration"] = fit_calibration(adapted, layer, gold)
     write_json(model / "config.json", read_json(model / "config.json") | facts)
     model.rename(output)
     remove_own(work / "run" / "checkpoints", STEP)
@@ -130,13 +126,12 @@ def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     print(f"written: {output}, whose configuration recommends layer {layer}")
 
 
-def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple[Pairs, Pairs]:
+def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
     """Returns the pairs to train on, and those held out; samples a long file evenly. Raises ValueError for too few."""
     total = reader.check() or 0
     every = max(1, total // MOST_PAIRS)
     pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
-    if split is None:
-        report_unspaced(reader.unspaced, screen)
+    report_unspaced(reader.unspaced)
     if len(pairs) < LEAST_PAIRS:
         found = f"{reader.name} has {len(pairs):,} pairs with words on both sides"
         raise ValueError(f"{found}. Give at least {LEAST_PAIRS}; a thousand is better.")
@@ -181,9 +176,9 @@ def step_of(count: int, least: int) -> int:
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
-def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None, screen: Any) -> tuple[int, dict[str, float]]:
+def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None) -> tuple[int, dict[str, float]]:
     """Returns the layer to align by, and named scores of its links on what is held out."""
-    aligner = load_aligner(options, screen)
+    aligner = load_aligner(options)
     aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
     pairs = pairs + ([gold.pairs[number] for number in gold.links] if gold else [])
     sources, targets = zip(*pairs, strict=True)
@@ -193,7 +188,7 @@ def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None, screen: 
         "the same, each source with the next target (%)": share_linked(aligner, mismatched),
     }
     if gold:
-        aer = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
+        aer = score_links(aligner, gold.pairs, gold.links)["aer"]
         found[f"held-out gold, AER of {len(gold.links):,} sentences (%)"] = aer
     return aligner.layer, found
 
@@ -205,9 +200,9 @@ def share_linked(aligner: Any, pairs: Iterable[tuple[Side, Side]]) -> float:
     return 100 * linked / max(1, sum(len(of.source) for of in found))
 
 
-def fit_calibration(options: Namespace, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
+def fit_calibration(options: Namespace, layer: int, gold: GoldPairs) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
-    aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
+    aligner = load_aligner(options, layer=layer, slope=1.0, offset=0.0)
     found = with_likely_links(aligner).align((gold.pairs[number] for number in gold.links), probabilities=True)
     return calibration(
         [
@@ -239,9 +234,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def train(
-    options: Namespace, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool, screen: Any
-) -> None:
+def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool) -> None:
     """Runs pre-training to its end, by the states of `layer` and with pairs of at most `length` positions.
 
     Ctrl-C and SIGTERM let it save its state first, and end this program with 130 and 143.
@@ -279,7 +272,7 @@ def train(
         stop_signals("resume with the same command and --resume"),
         held_signals(),  # until there is a process to pass them to
         log.open("a", encoding="utf-8") as stream,
-        make_progress(screen) as progress,
+        make_progress() as progress,
     ):
         bar = progress.add_task("adapting", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved

@@ -7,6 +7,8 @@ import signal
 import sys
 
 from zoo_core.command_line import fail, user_errors
+from zoo_core.console import CONSOLE
+from zoo_core.processes import launched_rank
 
 COMMANDS = ("adapt", "project", "score")  # each a module of this package; without one of them, links are written
 
@@ -20,6 +22,7 @@ def main(argv: list[str] | None = None) -> None:
             fail(f"word-align {name} runs in one process. Start it without the launcher.")
     command = importlib.import_module(f"{__package__}.{name}")
     options = command.read_options(arguments)
+    CONSOLE.quiet = options.quiet or launched_rank() > 0
     with user_errors():
         try:
             command.run(options)
@@ -30,3 +33,5 @@ def main(argv: list[str] | None = None) -> None:
             if type(error).__name__ != "OutOfMemoryError":  # of torch, which --help does not import
                 raise
             raise ValueError(f"{str(error).splitlines()[0]} Lower --batch-size.") from None
+        finally:
+            CONSOLE.quiet = False  # of other commands in this process

@@ -5,14 +5,16 @@ The module imports nothing heavy, so that `--help` is fast.
 
 import argparse
 import copy
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.pairs import FORMATS, STDIN, PairReader
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from finetuning.align.pairs import FORMATS, PairReader
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
+from zoo_core.console import CONSOLE
 
 LOWEST = 0.01  # probability; less likely links are no candidates
 DEFAULT_MODEL = "intfloat/multilingual-e5-small"
@@ -123,26 +125,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def require_different_files(written: dict[str, str | None], read: dict[str, list[str]]) -> None:
-    """Raises ValueError if a file to write, by its option, is also another file to write or to read."""
-    names = {Path(path).resolve(): name for name, paths in read.items() for path in paths if path != STDIN}
-    for name, path in written.items():
-        if path and (other := names.setdefault(Path(path).resolve(), name)) != name:
-            raise ValueError(f"{path} is given for {other} and {name}. Name another file for one of them.")
-
-
-def require_writable(path: str | Path, option: str) -> None:
-    """Raises ValueError if no file can be written at `path`, the value of `option`. Changes nothing there."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is not a folder: make it, or name another {option}.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder. {option} is written as a file in one.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written: there is no permission. Name another {option}.")
-
-
-def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **rule: Any) -> Any:
+def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
     Raises ValueError for a model or a device that cannot be used.
@@ -161,8 +144,9 @@ def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **ru
     logging.disable_progress_bar()  # of loading; that of a download is shown
     if not options.quiet:
         enable_progress_bars()
+    device = _device(options.device)
     with main_first(), readable_errors(options.model):
-        device, path = _device(options.device), find_model(options.model)
+        path = find_model(options.model)
         if Path(path).is_dir():
             model_files(Path(path))
         aligner = WordAligner.from_pretrained(
@@ -177,7 +161,7 @@ def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **ru
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)
     # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
     effect = ": about 1 link in 200 depends on the other pairs of the batch" if options.precision == "bf16" else ""
-    screen.print(f"layer {aligner.layer} of {aligner.depth}, precision {options.precision}{effect}")
+    CONSOLE.print(f"layer {aligner.layer} of {aligner.depth}, precision {options.precision}{effect}")
     return aligner
 
 
@@ -207,32 +191,23 @@ def _device(name: str | None) -> Any:
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
 
 
-def make_screen(quiet: bool) -> Any:
-    """The console of stderr."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet)
-
-
-def make_progress(screen: Any, to_stdout: bool = False) -> Any:
+def make_progress(to_stdout: bool = False) -> Progress:
     """A bar on stderr: pairs done, pairs a second and what is left."""
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
     return Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=screen,
+        console=CONSOLE,
         transient=True,
         redirect_stdout=False,  # links go there
-        disable=screen.quiet or not screen.is_terminal or (to_stdout and sys.stdout.isatty()),  # links scroll by
+        disable=CONSOLE.quiet or not CONSOLE.is_terminal or (to_stdout and sys.stdout.isatty()),  # links scroll by
     )
 
 
-def report_unspaced(unspaced: int, screen: Any) -> None:
+def report_unspaced(unspaced: int) -> None:
     """Prints how many pairs have a side without blanks, and what to do."""
     if unspaced:
-        screen.print(
+        CONSOLE.print(
             f"{unspaced:,} pairs have no blanks between the words of a side (Chinese, Japanese, Thai, ...), and each "
             "run of characters counts as one word. --split splits running text."
         )

@@ -21,21 +21,20 @@ from finetuning.align.common import (
     load_aligner,
     make_parser,
     make_progress,
-    make_screen,
     read_pairs,
     report_unspaced,
-    require_different_files,
-    require_writable,
     rule_of,
     with_likely_links,
 )
 from finetuning.align.page import check_page, write_page
 from finetuning.align.pairs import STDIN, PairReader, Row
-from zoo_core.processes import hold_signals, launched_rank, stop_if_told, stop_signals
-from zoo_core.provenance import read_json, write_json
+from zoo_core.console import CONSOLE
+from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
+from zoo_core.provenance import model_fingerprint, read_json, write_json
 from zoo_core.recipes import recipe_differences
 
 Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
+Align = Callable[[list[Row], int], tuple[str, Counter[str]]]  # of rows, the number of the first one
 
 STATE_ENDING = ".word-align.json"
 LINES_ON_PAGE = 100
@@ -93,74 +92,42 @@ def read_options(arguments: list[str]) -> Namespace:
 
 
 def run(options: Namespace) -> None:
-    """Writes the links of every pair, and the page if the options request it."""
-    advice = f"{options.output} can be resumed: the same command and --resume" if options.output else ""
-    with stop_signals(advice):
-        write_links(options)
+    """Writes the links of every pair, and the page if the options request it.
 
-
-def write_links(options: Namespace) -> None:
-    """As `run`. Every process of a run reads the input; the first one writes."""
-    is_main, output, page = launched_rank() == 0, options.output, options.html
-    screen = make_screen(options.quiet or not is_main)
-    check_files(output, page, options.resume, options.files)
-    rule, sentences = rule_of(options), as_sentences(options.files)
-    reader = read_pairs(options, options.split, sentences)
+    Every process of a run reads the input; the first one writes.
+    """
+    output, page, sentences = options.output, options.html, as_sentences(options.files)
+    CONSOLE.quiet |= sentences is not None
+    check_files(output, page, options.resume)
+    rule, reader = rule_of(options), read_pairs(options, options.split, sentences)
     form, with_probabilities = FORMATS[options.output_format or "pharaoh"], options.probabilities
     if sentences and sys.stdout.isatty() and not (output or options.output_format):
         form, with_probabilities = list_words, rule["method"] == "ot_words"
 
-    from modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
-    from zoo_core.processes import from_all, start_processes
-
-    state = start_processes()
-    checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
-    total = checked[0][0]
-    if total is None and state.num_processes > 1:
-        raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
-    if options.split is None:
-        report_unspaced(sum(unspaced for _, unspaced in checked), screen)
-    aligner = load_aligner(options, make_screen(True) if sentences else screen, **rule)
-    size = BATCHES_PER_CHUNK * aligner.batch_size
-    settings = settings_of(options, aligner, reader) if output and is_main else {}
-    done, place = from_all(lambda: kept_of(output, settings) if settings else (0, 0))[0]
-    if total is not None and total < done:
-        raise ValueError(f"{output} has the links of {done:,} pairs, and the input has only {total:,}.")
-    rows = reader.rows()
-    shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
-    rows = islice(chain(shown, rows), done, None)
-    counts, started = Counter[str](), time.monotonic()
-    with contextlib.ExitStack() as stack:
-        hold_signals()
-        stream = None if output else sys.stdout.buffer
-        if settings:
-            write_json(f"{output}{STATE_ENDING}", {"settings": settings, "pairs": done, "bytes": place})
-            stream = stack.enter_context(open(output, "ab"))
-            stream.truncate(place)
-        progress = stack.enter_context(make_progress(screen, to_stdout=not output))
-        bar = progress.add_task("aligning", total=total, completed=done)
-        for text, of_block in align_blocks(aligner, reader, rows, done, size, form, with_probabilities, state):
-            counts += of_block
-            if is_main:
-                stream.write(text.encode())
-                stream.flush()
-            if settings and counts["pairs"] % size == 0:
-                kept = {"pairs": done + counts["pairs"], "bytes": stream.tell()}
-                write_json(f"{output}{STATE_ENDING}", {"settings": settings, **kept})
-            progress.update(bar, completed=done + counts["pairs"])
-    if not sentences:
-        report_counts(counts, done, aligner.window, time.monotonic() - started, screen)
-        if total is None and options.split is None:  # a pipe could not be read beforehand
-            report_unspaced(counts["unspaced"], screen)
+    with stop_signals("a run with --output can be resumed by the same command and --resume"):
+        state = start_processes()
+        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
+        total = checked[0][0]
+        if total is None and state.num_processes > 1:
+            raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
+        report_unspaced(sum(unspaced for _, unspaced in checked))
+        aligner = load_aligner(options, **rule)
+        rows = reader.rows()
+        shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
+        settings = settings_of(options, aligner, reader) if output and state.is_main_process else {}
+        align = partial(align_block, aligner, reader, form, with_probabilities)
+        counts = write_blocks(align, chain(shown, rows), aligner.batch_size, total, output, settings)
+        if total is None:  # a pipe could not be read beforehand
+            report_unspaced(counts["unspaced"])
         if reader.format == "tmx" and not options.languages:
-            screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
-    if page and is_main:
-        pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
-        found = with_likely_links(aligner).align(pairs, probabilities=True)
-        threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
-        facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
-        write_page(page, found, facts, threshold, options.link_all)
-        screen.print(f"page: {page}")
+            CONSOLE.print(f"languages: {' and '.join(reader.languages)} (--languages)")
+        if page and state.is_main_process:
+            pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
+            found = with_likely_links(aligner).align(pairs, probabilities=True)
+            threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
+            facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+            write_page(page, found, facts, threshold, options.link_all)
+            CONSOLE.print(f"page: {page}")
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -172,53 +139,76 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
     return arguments[0], arguments[1]
 
 
-def check_files(output: str | None, page: str | None, is_resumed: bool, read: list[str]) -> None:
-    """Raises ValueError for files that are given twice or cannot be written, and for a run that cannot be resumed."""
-    state = f"{output}{STATE_ENDING}" if output else None
-    written = {"--output": output, "--html": page, "what --resume needs of --output": state}
-    require_different_files(written, {"the input": read})
+def check_files(output: str | None, page: str | None, is_resumed: bool) -> None:
+    """Raises ValueError for files that would be replaced, and for a run that cannot be resumed."""
     if page:
         check_page(page)
-    if not output or not state:
-        if is_resumed:
-            raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
-        return
-    for path in (output, state):
-        require_writable(path, "--output")
-    if Path(output).exists() and Path(output).stat().st_size > 0:
+        if output and Path(page).resolve() == Path(output).resolve():
+            raise ValueError(f"{page} is given for --output and --html. Name another file for one of them.")
+    if is_resumed and not output:
+        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
+    if output and Path(output).exists() and Path(output).stat().st_size > 0:
         if not is_resumed:
             raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
-        if not Path(state).is_file():
-            raise ValueError(f"{output} cannot be resumed: {Path(state).name} next to it is missing.")
+        if not Path(f"{output}{STATE_ENDING}").is_file():
+            raise ValueError(f"{output} cannot be resumed: {output}{STATE_ENDING} is missing.")
 
 
-def align_blocks(
-    aligner: Any,
-    reader: PairReader,
-    rows: Iterator[Row],
-    start: int,
-    size: int,
-    form: Form,
-    probabilities: bool,
-    state: Any,
-) -> Iterator[tuple[str, Counter[str]]]:
+def write_blocks(
+    align: Align, rows: Iterator[Row], batch_size: int, total: int | None, output: str | None, settings: dict[str, Any]
+) -> Counter[str]:
+    """Writes the links of all rows to stdout, or to `output`, which is resumed; returns and prints counts.
+
+    settings: those of the links; empty without `output` and in other processes than the first, which alone writes.
+    Raises ValueError as `kept_of`, and if `output` has more pairs than the input, which has `total` if that is known.
+    """
+    from modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
+
+    size = BATCHES_PER_CHUNK * batch_size
+    done, place = from_all(lambda: kept_of(output, settings) if settings else (0, 0))[0]
+    if total is not None and total < done:
+        raise ValueError(f"{output} has the links of {done:,} pairs, and the input has only {total:,}.")
+    counts, started = Counter[str](), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        hold_signals()
+        stream = None if output or launched_rank() else sys.stdout.buffer
+        if settings:
+            kept = {"settings": settings, "pairs": done, "bytes": place}
+            write_json(f"{output}{STATE_ENDING}", kept)
+            stream = stack.enter_context(open(output, "ab"))
+            stream.truncate(place)
+        progress = stack.enter_context(make_progress(to_stdout=not output))
+        bar = progress.add_task("aligning", total=total, completed=done)
+        for text, of_block in align_blocks(align, islice(rows, done, None), done, size):
+            counts += of_block
+            if stream:
+                stream.write(text.encode())
+                stream.flush()
+            if settings and counts["pairs"] % size == 0:
+                kept |= {"pairs": done + counts["pairs"], "bytes": stream.tell()}
+                write_json(f"{output}{STATE_ENDING}", kept)
+            progress.update(bar, completed=done + counts["pairs"])
+    report_counts(counts, done, time.monotonic() - started)
+    return counts
+
+
+def align_blocks(align: Align, rows: Iterator[Row], start: int, size: int) -> Iterator[tuple[str, Counter[str]]]:
     """Yields the text of the links of each block of `size` rows and its counts, in the order of the input.
 
     Each block is aligned by one of the processes, and all get all texts: they do not depend on the number of processes.
     Memory holds one block per process. `start` is the number of the first row. Raises `Stopped` in all processes after
     a signal to one of them, between two batches.
     """
-    from zoo_core.processes import from_all
-
+    state = start_processes()
     while given := list(islice(rows, state.num_processes * size)):
         first = state.process_index * size
-        block = aligner, reader, given[first : first + size], start + first, form, probabilities
-        yield from (found for found in from_all(partial(align_block, *block)) if found[1])
+        found = from_all(partial(align, given[first : first + size], start + first))
+        yield from (of_block for of_block in found if of_block[1])
         start += len(given)
 
 
 def align_block(
-    aligner: Any, reader: PairReader, rows: list[Row], first: int, form: Form, probabilities: bool
+    aligner: Any, reader: PairReader, form: Form, probabilities: bool, rows: list[Row], first: int
 ) -> tuple[str, Counter[str]]:
     """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
     stop_if_told()
@@ -252,12 +242,9 @@ def kept_of(path: str, settings: dict[str, Any]) -> tuple[int, int]:
 
 def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
-    from finetuning.models import find_model
-    from zoo_core.provenance import model_fingerprint
-
     return {
         "input": reader.name,
-        "model": model_fingerprint(find_model(options.model)),
+        "model": model_fingerprint(aligner.states.model.name_or_path),
         **{name: getattr(aligner, name) for name in ("method", "layer", "window", "matching")},
         **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},
         "output_format": options.output_format or "pharaoh",
@@ -266,15 +253,15 @@ def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[st
     }
 
 
-def report_counts(counts: Counter[str], done: int, window: int, seconds: float, screen: Any) -> None:
+def report_counts(counts: Counter[str], done: int, seconds: float) -> None:
     """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
     before = f", after {done:,} of earlier runs" if done else ""
     rate = f"{counts['pairs'] / max(seconds, 1e-9):,.0f} pairs/s"
-    screen.print(f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}")
+    CONSOLE.print(f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}")
     if counts["without words"]:
-        screen.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
+        CONSOLE.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
     if counts["long"]:
-        screen.print(f"{counts['long']:,} pairs longer than {window:,} positions, split into windows that overlap")
+        CONSOLE.print(f"{counts['long']:,} pairs longer than the window of the model, split into windows that overlap")
 
 
 def pharaoh(found: Any, probabilities: bool) -> str:

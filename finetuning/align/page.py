@@ -5,20 +5,21 @@ The template takes in style and script; nothing is loaded from anywhere. Words r
 
 import html
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from finetuning.align.common import require_writable
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = '<meta name="generator" content="word-align">'  # only files with it are overwritten
 
 
 def check_page(path: str | Path) -> None:
-    """Raises ValueError if no page can be written at `path`."""
-    require_writable(path, "--html")
-    if Path(path).exists() and MARKER not in Path(path).read_text(encoding="utf-8", errors="replace")[:2000]:
+    """Raises ValueError if no page can be written at `path`, or if it would replace another file."""
+    path = Path(path)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"--html {path} cannot be written. Name a file in a folder that exists.")
+    if path.exists() and MARKER not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
         raise ValueError(f"{path} exists and is no page of word links. Name another file.")
 
 

@@ -75,8 +75,6 @@ class PairReader:
         sentences: tuple[str, str] | None = None,
     ):
         files = [] if sentences else list(files)
-        if sentences and (columns or format not in ("auto", "text")):
-            raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else files
@@ -90,12 +88,8 @@ class PairReader:
         self.splits_text = (format not in ("text", "csv") or bool(sentences)) if split is None else split
         self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
-        if languages and format not in ROOTS:
-            raise ValueError(f"--languages is for TMX and XLIFF, and the input ({self.name}) is {format}.")
         if columns and (format in ROOTS or len(self.files) == 2):
             raise ValueError(f"--columns is for tables and JSONL, and the input is {self.name}.")
-        if columns and columns[0] == columns[1]:
-            raise ValueError(f"--columns is {' '.join(columns)}: name two columns, of source and target.")
         if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
             raise ValueError(
                 f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. Names need "

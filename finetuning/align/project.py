@@ -15,15 +15,13 @@ from finetuning.align.common import (
     load_aligner,
     make_parser,
     make_progress,
-    make_screen,
-    require_different_files,
-    require_writable,
     rule_of,
 )
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2
 from finetuning.data.word_lists import BREAKS, text_lists
+from zoo_core.console import CONSOLE
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, read_lines
 
@@ -58,30 +56,21 @@ def read_options(arguments: list[str]) -> Namespace:
 
 def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
-    screen = make_screen(options.quiet)
-    read = {"the labels": [options.labels], "the translations": [options.translations] if options.translations else []}
-    require_different_files({"--output": options.output}, read)
-    if options.output:
-        require_writable(options.output, "--output")
-        if Path(options.output).exists() and Path(options.output).stat().st_size:
-            raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
+    if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
+        raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
     rule = rule_of(options)
-    if options.translations and options.columns:
-        raise ValueError("--columns is for JSON lines, and a file of translations has one column. Leave it out.")
-    if options.pre_split and not options.translations:
-        raise ValueError("--pre-split is for a file of translations, and spans of characters need texts. Leave it out.")
     given: LabeledWords | TextsWithSpans
     if options.translations:
         given = LabeledWords(options.labels, options.translations, options.pre_split)
     else:
         given = TextsWithSpans(options.labels, options.columns)
-    aligner = load_aligner(options, screen, **rule)
-    screen.print(given.note)
+    aligner = load_aligner(options, **rule)
+    CONSOLE.print(given.note)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
-        bar = stack.enter_context(make_progress(screen, to_stdout=not options.output))
+        bar = stack.enter_context(make_progress(to_stdout=not options.output))
         found = aligner.align(given.pairs, probabilities=True)
         for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
             text, spans, lost = given.project(number, alignment)
@@ -89,7 +78,7 @@ def run(options: Namespace) -> None:
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
     lost_of = ", ".join(f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common())
-    screen.print(f"{len(given.pairs):,} sentences; lost: {lost_of or 'nothing, there are no labels'}")
+    CONSOLE.print(f"{len(given.pairs):,} sentences; lost: {lost_of or 'nothing, there are no labels'}")
 
 
 class LabeledWords:

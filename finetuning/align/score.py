@@ -11,7 +11,6 @@ from finetuning.align.common import (
     load_aligner,
     make_parser,
     make_progress,
-    make_screen,
     read_pairs,
     report_unspaced,
     rule_of,
@@ -45,24 +44,15 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
-    options = parser.parse_args(arguments)
-    names = "model trust_remote_code device precision batch_size method layer threshold link_all sweep_layers".split()
-    given = [name for name in names if getattr(options, name) != parser.get_default(name)]
-    if options.links and given:
-        parser.error(f"--links needs no model. Leave out --{given[0].replace('_', '-')} or --links")
-    return options
+    return parser.parse_args(arguments)
 
 
 def run(options: Namespace) -> None:
     """Prints the scores."""
-    screen = make_screen(options.quiet)
-    if options.sweep_layers and options.layer is not None:
-        raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
     rule = rule_of(options)
     reader = read_pairs(options, bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
-    if options.split is None:
-        report_unspaced(reader.unspaced, screen)
+    report_unspaced(reader.unspaced)
     if options.links:
         from finetuning.tasks.vectors.word_alignment import score
 
@@ -70,10 +60,10 @@ def run(options: Namespace) -> None:
             found = read_found(path, count_words(pairs))
             print_scores(path, score({number: found[number] for number in gold}, gold), gold)
         return
-    aligner = load_aligner(options, screen, options.sweep_layers, **rule)
+    aligner = load_aligner(options, options.sweep_layers, **rule)
     if options.sweep_layers:
         return sweep_layers(aligner, pairs, gold)
-    print_scores(options.gold, score_links(aligner, pairs, gold, screen), gold)
+    print_scores(options.gold, score_links(aligner, pairs, gold), gold)
 
 
 def read_with_gold(
@@ -99,11 +89,11 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
     return list(zip(lengths[::2], lengths[1::2], strict=True))
 
 
-def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], screen: Any) -> dict[str, float]:
+def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
     """Scores in percent of the aligner's links."""
     from finetuning.tasks.vectors.word_alignment import score
 
-    with make_progress(screen) as progress:
+    with make_progress() as progress:
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
         found = aligner.align((pairs[number] for number in gold), progress=advance)
         return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)

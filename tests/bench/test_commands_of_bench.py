@@ -3,11 +3,11 @@
 import importlib
 import json
 import logging
-from argparse import Namespace
 
 import pytest
+from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from bench.word_alignment import save_encoder
+from bench.masked_lm_step import Size
 from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
@@ -28,13 +28,21 @@ def figures(monkeypatch, tmp_path):
     logging.disable(logging.NOTSET)
 
 
-def test_finetuning(figures):
-    sizes = "--layers 1 --hidden 64 --max_length 40 --batch 8 --train 24 --evaluated 5 --rounds 1".split()
-    rows = figures("finetuning", *sizes)["rows"]
+@pytest.fixture
+def model(sample_tokenizer, tmp_path):
+    """Folder of a tiny XLM-R."""
+    XLMRobertaModel(XLMRobertaConfig(**Size(2, 64, len(sample_tokenizer)).config())).save_pretrained(tmp_path / "model")
+    sample_tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def test_bench_finetuning(figures, model):
+    sizes = "--max_length 40 --batch 8 --train 24 --evaluated 5 --rounds 1".split()
+    rows = figures("finetuning", "--model", model, *sizes)["rows"]
     assert len(rows) == 3 and all(row["seconds"] > 0 and 0 <= row["accuracy"] <= 100 for row in rows)
 
 
-def test_masked_lm_step(figures):
+def test_bench_masked_lm_step(figures):
     sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
     found = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
     peer, packed, ours = found["ways"]
@@ -44,13 +52,10 @@ def test_masked_lm_step(figures):
     assert ours["mfu"] == pytest.approx(peer["mfu"] * ours["ratio"]) and ours["mfu"] > 0
 
 
-def test_word_alignment(figures, tmp_path):
-    sizes = "--pairs 3 --hidden 64 --layers 2 --rounds 2 --ways word-align plain".split()
-    rows = figures("word_alignment", *sizes)["rows"]
+def test_bench_word_alignment(figures, model, tmp_path):
+    rows = figures("word_alignment", *"--pairs 3 --rounds 2 --ways word-align plain --model".split(), model)["rows"]
     assert [row["way"] for row in rows] == ["word-align", "plain"] and rows[1]["ratio"] == 1
     assert all(row["seconds"] > 0 and row["memory"] > 0 for row in rows)
-    model = str(tmp_path / "model")
-    save_encoder(model, Namespace(layers=2, hidden=64))
     texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)

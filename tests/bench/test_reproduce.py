@@ -1,7 +1,6 @@
 """`make reproduce`: which jobs the claims need, how they are run and resumed, and the page."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import pytest
 
 from bench import reproduce
 from bench.reproduce import Claim, Column, Job, Plan, jobs_of
+from finetuning.results import FORMAT, NEEDED
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
@@ -39,7 +39,7 @@ def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
 
 
 def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
-    jobs = {job.name: job.command for job in jobs_of(PLAN, PLAN.claims, flags)}
+    jobs = {name: job.command for name, job in jobs_of(PLAN, PLAN.claims, flags).items()}
     names = list(jobs)
     assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment") and "xlm-3" in names
     assert f"model.start_from={flags.output / 'head' / 'model'}" in jobs["xlm-2"]  # one head for all seeds
@@ -53,30 +53,29 @@ def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
 
 def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
     def job_of(name, program):
-        folder, log = flags.output / name, flags.output / f"{name}.txt"
+        folder = flags.output / name
         folder.mkdir(parents=True, exist_ok=True)
-        program = f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"
-        return Job(name, [sys.executable, "-c", program], folder, "done", 0.5, log)
+        return Job(
+            ["-c", f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"], folder, folder / "done", 0.5
+        )
 
     resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
-    jobs = [resumed, job_of("b", "(p / 'done').touch()")]
-    assert reproduce.run_jobs(jobs) == ["a"] and [job.is_done for job in jobs] == [False, True]
-    with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
-        reproduce.run_jobs([resumed, job_of("b", "(p / 'done').touch(); pass")])
-    assert reproduce.run_jobs(jobs) == []
-    assert [job.log.read_text().count(job.typed) for job in jobs] == [2, 1]
+    jobs = {"a": resumed, "b": job_of("b", "(p / 'done').touch()")}
+    assert reproduce.run_jobs(jobs, flags) == ["a"] and [job.result.exists() for job in jobs.values()] == [False, True]
+    with pytest.raises(ValueError):  # the present result was made by another command
+        reproduce.run_jobs({"a": resumed, "b": job_of("b", "(p / 'done').touch(); pass")}, flags)
+    assert reproduce.run_jobs(jobs, flags) == []
+    assert [(flags.output / f"jobs/{name}.txt").read_text().count("python -c") for name in "ab"] == [2, 1]
 
 
-def write_results(folder, values, **more):
+def write_results(folder, values):
     """results.json of an alignment task: {(language, layer): AER}."""
     rows = [
         dict(language=language, method="ot", layer=layer, seed=1, split="test", metric="aer", value=value)
         for (language, layer), value in values.items()
     ]
-    content = dict(format=2, task="word_alignment", kind="word_alignment", setting="feature", seeds=[1], scores=rows)
-    content |= dict(model={"folder": "x"}, protocol={"metric": {"name": "aer"}}, warnings=[], **more)
     folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(dict.fromkeys(NEEDED) | {"format": FORMAT, "scores": rows}))
 
 
 def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):

@@ -4,19 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from bench._steps import (
+from bench.masked_lm_step import (
     ENCODERS,
     PEER,
     PREDICTED,
+    Part,
     Size,
     features,
     losses_of,
     made_up_examples,
     made_up_tokenizer,
     read_lengths,
+    round_batches,
+    row_lengths,
     steps_of,
 )
-from bench.masked_lm_step import Part, round_batches, row_lengths
 from pretraining.data.examples import Texts
 from pretraining.objectives import OBJECTIVES
 

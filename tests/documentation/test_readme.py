@@ -66,7 +66,3 @@ def test_pages_examples_in_yaml_are_recipes(pages, tmp_path):
         recipe = {"output_dir": "x", "model": {"type": "veco"}, **yaml.safe_load(block)}
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
         load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
-
-
-def test_pages_no_block_is_of_a_kind_that_nothing_checks(pages):
-    assert {fence for page in pages.values() for fence, _ in page.blocks} <= {"", "python", "yaml", "bibtex"}

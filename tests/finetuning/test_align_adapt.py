@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
-from finetuning.align.common import load_aligner, make_screen
+from finetuning.align.common import load_aligner
 from finetuning.align.links import read_options
 from zoo_core.recipes import read_yaml
 
@@ -104,7 +104,7 @@ def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_mod
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
     assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
     assert len(config["word_alignment_calibration"]) == 2
-    aligner = load_aligner(read_options(["--model", str(tmp_path / "model")]), make_screen(quiet=True))
+    aligner = load_aligner(read_options(["--model", str(tmp_path / "model")]))
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
 
 

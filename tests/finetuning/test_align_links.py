@@ -163,10 +163,11 @@ import json, os, signal, sys
 from finetuning.align import links
 from finetuning.align.command import main
 align_block = links.align_block
-def signalled(aligner, reader, rows, first, *others):
+def signalled(*given):
+    rows, first = given[-2:]
     if row is not None and row in range(first, first + len(rows)):
         os.kill(os.getpid(), number)
-    return align_block(aligner, reader, rows, first, *others)
+    return align_block(*given)
 links.align_block = signalled
 for arguments, row, number in json.loads(sys.argv[1]):
     try:

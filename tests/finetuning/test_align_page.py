@@ -29,13 +29,13 @@ def data_of(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
-def test_write_holds_pairs_and_links(write):
+def test_write_page_holds_pairs_and_links(write):
     alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.9876549])
     pair = {"source": ["a", "b"], "target": ["x"], "links": [[1, 0, 0.987654]]}
     assert data_of(write([alignment])) == {"pairs": [pair], "threshold": None, "linkAll": False}
 
 
-def test_write_makes_no_markup_of_words_and_loads_nothing(write):
+def test_write_page_makes_no_markup_of_words_and_loads_nothing(write):
     alignment = WordAlignment(HOSTILE, HOSTILE[::-1], [], [])
     text = write([alignment])
     assert data_of(text)["pairs"][0]["source"] == HOSTILE
@@ -48,7 +48,7 @@ def test_write_makes_no_markup_of_words_and_loads_nothing(write):
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
-def test_page_of_the_command_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
     monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
@@ -67,7 +67,7 @@ def test_page_of_the_command_has_the_first_pairs(tiny_model, tmp_path, capsys, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
-def test_page_in_a_browser(write, tmp_path, width):
+def test_write_page_in_a_browser(write, tmp_path, width):
     from tests.browser import open_browser
 
     with open_browser() as browser:

@@ -34,7 +34,7 @@ def score(word_align, tmp_path):
     return with_gold
 
 
-def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
+def test_score_is_that_of_the_links(score, tiny_model, tmp_path, capsys):
     out, err = score(GOLD)
     assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
     main(["--model", str(tiny_model), str(tmp_path / "pairs.txt")])
@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
     assert [line.split()[1] for line in swept if line.startswith("│")] == ["0", "1", "2"]
 
 
-def test_links_in_files_are_scored_without_a_model(score, tiny_model, tmp_path, capsys, refused):
+def test_score_of_links_in_files_without_a_model(score, tiny_model, tmp_path, capsys, refused):
     expected = score(GOLD).out.splitlines()[0].partition(": ")[2]
     pairs, files = str(tmp_path / "pairs.txt"), [str(tmp_path / name) for name in ("plain", "probable")]
     for path, option in zip(files, ([], ["--probabilities"]), strict=True):

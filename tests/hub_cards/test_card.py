@@ -1,6 +1,5 @@
 """The card of a model folder: what it is made of, its numbers and metadata, what it says first, what is refused."""
 
-import itertools
 import json
 import re
 import shutil
@@ -12,10 +11,8 @@ from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaForSequenceClassification
 
-from finetuning.page import references_of
-from finetuning.results import load_results
 from hub_cards.card import main, weights_of, write_card
-from hub_cards.record import forget_paths, read_record
+from hub_cards.record import forget_paths
 from zoo_core.provenance import folder_fingerprint
 
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
@@ -31,34 +28,6 @@ def edit(file, **values):
         file.write_text(json.dumps(json.loads(file.read_text()) | values))
     else:
         file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | values))
-
-
-def numbers_of(content):
-    """All numbers of a results.json, as the tables show them, and those of its texts."""
-    if isinstance(content, (dict, list)):
-        parts = [*content, *content.values()] if isinstance(content, dict) else content
-        return {number for part in parts for number in numbers_of(part)}
-    if isinstance(content, str):
-        return set(NUMBER.findall(content))
-    is_number = isinstance(content, (int, float)) and not isinstance(content, bool)
-    return {f"{content:.1f}", f"{content:.2f}", f"{content:,}", f"{content:g}"} if is_number else set()
-
-
-def test_card_has_every_number_of_the_results(made_up_run):
-    folder, files = made_up_run("veco", "classification", "word_alignment", "translation", "udpos", "tatoeba")
-    section = card_of(folder, files).partition("## Results")[2].partition("\n## ")[0]
-    known = set()
-    for results in map(load_results, files):
-        places = itertools.product(results.with_average, results.metrics, results.methods, results.layers)
-        rows, cut = results["protocol"]["evaluated_rows"].values(), results["protocol"].get("cut_texts", {})
-        computed = [results.of(*place) for place in places] + [results.transfer_gap]
-        computed += [results.chance(name) for name in results.with_average]
-        computed += [vars(reference) for _, reference in references_of(results)]
-        computed += [sum(rows), len(rows), sum(map(sum, cut.values())) if "de-en" in cut else 0]
-        known |= numbers_of(dict(results)) | numbers_of(computed)
-    names = r"accuracy@1|de-en|F1|f1|tatoeba|word_alignment|xnli|multi30k|udpos"
-    numbers = set(NUMBER.findall(re.sub(names, "", section)))
-    assert len(numbers) > 35 and numbers <= known
 
 
 def test_metadata_is_what_the_hub_reads(made_up_run):
@@ -154,26 +123,6 @@ def test_card_without_a_run_and_results(small_model, made_up_run, tmp_path):
     data = ModelCard(card_of(alone)).data
     for name in ("language", "license", "base_model", "datasets", "metrics", "eval_results"):
         assert getattr(data, name) is None
-
-
-def test_card_takes_results_of_several_seeds_models(made_up_run):
-    folder, files = made_up_run("veco", "classification", "word_alignment")
-    model = json.loads(files[1].read_text())["model"]
-    edit(files[1], model=model | {"fingerprint": f"sha256:other+{model['fingerprint']}"})
-    assert [of["task"] for of in read_record(folder, files, None).results] == ["xnli", "word_alignment"]
-
-
-def test_card_shows_names_as_they_are(made_up_run):
-    folder, files = made_up_run("veco", "classification")
-    content = json.loads(files[0].read_text())
-    content["task"], content["warnings"] = "a|b <i>*x* [y](z)", ["a `tag` <s>"]
-    content["published"] = []  # the row is of another task
-    content["protocol"]["evaluation_data"][0]["path"] = "local/<b>"
-    files[0].write_text(json.dumps(content))
-    text = card_of(folder, files)
-    assert "<b>a|b &lt;i&gt;*x* [y](z), zero-shot</b>" in text and "> - a \\`tag\\` \\<s>" in text
-    outside = re.sub(r"```.*?```|^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
-    assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
 
 
 @pytest.mark.parametrize(

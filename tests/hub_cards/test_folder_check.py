@@ -171,7 +171,3 @@ def test_check_folder_leaves_out_caches(ready_folder):
     for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "1_Pooling/.DS_Store"):
         change(folder, path, b"\x80\x04")
     assert files_of(folder) == kept and "model.safetensors" in kept and check_folder(folder, load=False) == []
-
-
-def test_check_folder_of_folders_without_a_model(tmp_path):
-    assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}

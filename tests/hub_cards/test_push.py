@@ -107,8 +107,3 @@ def test_push_to_private_repositories(hub, run, ready_folder):
     hub.create(REPO)
     run(folder, "--private", status=2)  # of a public one
     assert len(hub.titles(REPO)) == 1
-
-
-def test_push_without_permission(hub, run, ready_folder, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "nonsense")
-    assert REPO in run(ready_folder(), status=2) and hub.commits == {}

@@ -71,10 +71,3 @@ def test_sentence_transformer_layer_and_pooling(zoo_model_dir, options, layer, p
     assert write_modules(folder, **options) == (layer, pooling)
     found = load(folder).encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(found, our_vectors(folder, layer, pooling), atol=1e-5, rtol=0)
-
-
-def test_write_modules_replaces_modules_if_asked(zoo_model_dir):
-    folder = zoo_model_dir("metaxlm", copy=True)
-    (folder / "modules.json").write_text("[]")
-    write_modules(folder, overwrite=True)
-    assert (folder / "modules.json").read_text() != "[]"

@@ -190,12 +190,3 @@ QUESTION = {"json": {"data": ["m", "a house", "b"]}}
 def test_space_refuses_requests_for_another_host_and_files(address, path, host, content, status):
     asked = httpx.post(f"http://{address}/gradio_api/{path}", headers={"Host": host}, timeout=60, **content)
     assert asked.status_code == status
-
-
-@pytest.mark.parametrize("pattern", ["config.json", "tokenizer*"])
-def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, pattern):
-    folder = zoo_model_dir("veco", copy=True)
-    for path in folder.glob(pattern):
-        path.write_text("{")
-    with pytest.raises((ValueError, OSError)):
-        app.load(str(folder))

@@ -205,8 +205,7 @@ def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
 
 
 MISTAKES = [  # collator, options, examples, what is named
-    (CamlmCollator, {}, [GOOD, {"source": "A", "trget": "B"}], "'target'"),
-    (CamlmCollator, {}, [GOOD | {"target": ""}], "'target' of example 0"),
+    (CamlmCollator, {}, [GOOD | {"target": ""}], "'target'.* 0"),
     (CamlmCollator, {}, [GOOD | {"target": [10, 10**6]}], "1000000"),
     (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], "special"),
     (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),

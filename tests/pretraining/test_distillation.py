@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.data.examples import Example, Texts, encode_texts
@@ -163,13 +163,3 @@ def test_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, d
     weights = load_file(copy / "model.safetensors")
     save_file({name: tensor + 1.0 for name, tensor in weights.items()}, copy / "model.safetensors", {"format": "pt"})
     assert "teacher" in fails(*settings, "--resume")
-
-
-def test_teacher_model_refuses(teacher_dir, sample_tokenizer, tokenizer_of, tmp_path):
-    """A model without its head, and a vocabulary without a common token."""
-    AutoModel.from_pretrained(teacher_dir).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(teacher_dir).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="teacher.path"):
-        teacher_of(tmp_path, sample_tokenizer)
-    with pytest.raises(ValueError):
-        teacher_of(teacher_dir, tokenizer_of("unigram", ["▁𐐀"]))

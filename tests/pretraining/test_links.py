@@ -112,12 +112,6 @@ def test_links_of_are_numbered_by_words_with_tokens(sample_tokenizer):
     assert [0, 0, 0, 1] in batch["links"].tolist()
 
 
-@pytest.mark.parametrize(("change", "named"), [({"links": "0-0 1:1"}, "1:1"), ({"source": " "}, "source")])
-def test_links_collator_refuses(examples, sample_tokenizer, change, named):
-    with pytest.raises(ValueError, match=named):
-        LinksCollator(sample_tokenizer)([examples[0], {**examples[1], **change}])
-
-
 def test_links_collator_measures_the_aligner_s_aer(examples, files, recipe_of, model, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
     evaluation = {"held_out_fraction": 0.5}

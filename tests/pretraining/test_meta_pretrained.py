@@ -155,16 +155,3 @@ def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_
     shutil.rmtree(source)
     train(*arguments, f"output_dir={resumed}", "--resume")
     assert difference(resumed, run) == 0
-
-
-@pytest.mark.parametrize(
-    "config, fields, named",
-    [
-        ({"layer_norm_eps": 1e-5}, {"initialize": "embeddings"}, "layer_norm_eps"),
-        ({}, {"dictionaries": [{"language": "dee", "path": "x"}]}, "'de'"),
-    ],
-)
-def test_start_refuses(sources, start, config, fields, named):
-    folder, *_ = sources("bert")
-    with pytest.raises(ValueError, match=named):
-        start(folder, config, **fields)

@@ -1,7 +1,6 @@
 """How programs end after a user error, and the versions that they print."""
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import PROJECT
@@ -24,18 +23,6 @@ def test_user_errors_keep_the_traceback_of_our_faults(monkeypatch):
         raise ValueError("why")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_user_errors_of_several_processes_are_listed_by_the_launcher(rank, monkeypatch, tmp_path, capsys):
-    file = str(tmp_path / "error.json")
-    for name, value in {"TORCHELASTIC_ERROR_FILE": file, "WORLD_SIZE": "2", "RANK": str(rank)}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit), user_errors():
-        raise ValueError("what, why, what to do")
-    listed = ProcessFailure(local_rank=rank, pid=1, exitcode=2, error_file=file).message
-    assert listed["message"].endswith("what, why, what to do")
-    assert ("what to do" in capsys.readouterr().err) == (rank == 0)
-
-
 @pytest.mark.parametrize("arguments", [["caf\udce9.txt"], [], ["--version"]])
 def test_command_parser_prints_one_line(arguments, capsys):
     parser = CommandParser(prog="tool")
@@ -47,7 +34,7 @@ def test_command_parser_prints_one_line(arguments, capsys):
 
 
 @pytest.mark.parametrize("argument", ["--dry_run", "--dry-run", "--dry"])
-def test_names_of_options_have_hyphens_or_underscores(argument):
+def test_command_parser_options_have_hyphens_or_underscores(argument):
     parser = CommandParser()
     parser.add_argument("--dry_run", action="store_true")
     parser.add_argument("--hub-root")

@@ -1,7 +1,4 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Masks against the shares of the papers (15%, of these 80/10/10) over many tokens, and those of each row alone."""
 
 import numpy as np
 import pytest
@@ -132,16 +129,11 @@ def test_row_keys_are_independent():
 
 
 def test_bits_of_depend_on_the_key_alone_in_any_process():
+    """Python's own hashes of text differ in each process."""
     assert keyed_seed(1, "mlm", 2) != keyed_seed(1, "mlm", 3) != keyed_seed(1, "tlm", 3)
     assert keyed_seed("a", "bc") != keyed_seed("ab", "c")
     assert keyed_seed(np.int64(5), "x") == keyed_seed(5, "x")
-    program = (
-        "import numpy as np; from zoo_core.keyed_random import *; print(keyed_rng(1, 'mlm', 'en', 0, 7).random(), "
-        "bits_of(row_keys(np.array([short_seed('a', 1)]), np.array([2]), np.array([3])), 5)[0].tolist())"
-    )
-    options = dict(cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONHASHSEED": "1"})
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, **options)
     bits = bits_of(row_keys(np.array([short_seed("a", 1)]), np.array([2]), np.array([3])), 5)[0].tolist()
-    assert other.stdout == f"{keyed_rng(1, 'mlm', 'en', 0, 7).random()} {bits}\n"
-    # the masks of a run that is resumed with a later version have to be those of its start
+    assert keyed_rng(1, "mlm", "en", 0, 7).random() == 0.12692802223358657
+    # a run that is resumed with a later version has the masks of its start
     assert bits == [2729652641, 4139290946, 2555137291, 828291193, 2637895358]

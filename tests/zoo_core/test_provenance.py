@@ -42,10 +42,10 @@ def test_folder_fingerprint_is_of_names_and_bytes(tmp_path):
 def test_write_json_replaces_a_file_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "facts.json"
     write_json(path, {"language": "中文"})
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError):
         write_json(path, {"score": float("nan")})
     monkeypatch.setattr(os, "replace", lambda source, target: os.stat("/no disk"))
-    with pytest.raises(OSError, match="no disk"):
+    with pytest.raises(OSError):
         write_json(path, {"language": "new"})
     assert read_json(path) == {"language": "中文"} and [item.name for item in tmp_path.iterdir()] == ["facts.json"]
 

@@ -24,27 +24,13 @@ def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestcon
         command = [sys.executable, "-c", HOLDER, str(folder)]
         with subprocess.Popen(command, **pipes, cwd=pytestconfig.rootpath) as holder:
             assert holder.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=f"{folder}.*in use"), run_lock(folder):
+            with pytest.raises(ValueError, match=str(folder)), run_lock(folder):
                 pass
             end(holder)
             holder.wait()
     with run_lock(folder):
         (folder / "results").touch()
     assert os.listdir(folder) == ["results"]
-
-
-def test_run_lock_is_of_the_first_process_and_removes_only_folders_that_it_made(tmp_path, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    for place in ("empty", "new/deep"):
-        with run_lock(tmp_path / place):
-            assert (tmp_path / place / LOCK).exists()
-    assert os.listdir(tmp_path) == ["empty"]
-    with run_lock(tmp_path):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        monkeypatch.setenv("RANK", "1")
-        with run_lock(tmp_path):
-            pass
-        assert (tmp_path / LOCK).exists()
 
 
 def test_remove_own_leaves_other_names_and_links(tmp_path):
