@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, curves_of, figures_of, write_page
+from finetuning.page import as_cells, curves_of, write_page
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results
 from zoo_core.command_line import CommandParser, user_errors
@@ -55,7 +55,7 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> None:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
     first = next(iter(runs.values()))
     plot(first, runs, path.with_suffix(".png"))
-    columns = {run: figures_of([of]) for run, of in runs.items()}
+    columns = {run: of.figures for run, of in runs.items()}
     write(first.title, columns, differences(runs), [of.frame(run=run) for run, of in runs.items()], path)
 
 

@@ -65,14 +65,6 @@ def differences_to(results: Results, poolings: list[str | None]) -> list[str]:
     return [*(results.protocol.differs or []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in others)]
 
 
-def figures_of(parts: list[Results]) -> dict[str, Summary]:
-    """The reported scores by language, their average, the mean of others and the transfer gap, over all seeds of parts
-    of a run."""
-    table = pandas.concat([results.table() for results in parts])
-    shown = [name for name in table if name != AVERAGE or parts[0].names[1:]]
-    return {name: summary(table[name]) for name in shown}
-
-
 def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
     """Header and rows of figures by place and name; a figure may be missing."""
     names = dict.fromkeys(name for of in rows.values() for name in of)

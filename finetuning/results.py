@@ -164,6 +164,12 @@ class Results(dict):
         return {name: self.of(name) for name in self.names}
 
     @property
+    def figures(self) -> dict[str, Summary]:
+        """The reported scores by language, and of several their average, the mean of others and the transfer gap."""
+        table = self.table()
+        return {name: summary(table[name]) for name in table if name != AVERAGE or self.names[1:]}
+
+    @property
     def average(self) -> Summary:
         """The reported score, averaged over languages."""
         return self.of(AVERAGE)
