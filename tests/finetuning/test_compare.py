@@ -49,7 +49,7 @@ def folder_of(path, *tasks):
         (path / one["task"]).mkdir(parents=True)
         write_json(path / one["task"] / "results.json", one)
     scores = {"m": scores_of(suite_of(), {one["task"]: one for one in tasks})}
-    write_json(path / "results.json", {"suite": {"name": "two", "tasks": TASKS}, "scores": scores})
+    write_json(path / "results.json", {"format": 2, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
     return str(path)
 
 
