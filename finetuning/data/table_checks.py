@@ -1,13 +1,9 @@
-"""Checks of a recipe's tables before any is read, such as evaluated rows in training, and of their columns."""
+"""Checks of a recipe's tables before any is read, and of their columns."""
 
-import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetuning.data.rows import Rows, filled
-from finetuning.data.task_tables import training_languages
-from zoo_core.tables import Table, describe, resolve_hub_path
+from finetuning.data.rows import Rows
 
 if TYPE_CHECKING:
     from finetuning.recipe import LabeledTable, Recipe
@@ -20,10 +16,8 @@ def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
 
 
 def check_tables(recipe: "Recipe") -> None:
-    """Raises ValueError for tables that are missing, and where training or selection sees evaluated rows.
-
-    Also for repeated label names, and for languages and translations that the setting does not use, or needs and lacks.
-    """
+    """Raises ValueError for tables that are missing, for repeated label names, and for languages and translations that
+    the setting does not use, or needs and lacks."""
     if not recipe.train or not recipe.evaluation:
         raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
     for where, table in named_tables(recipe).items():
@@ -39,20 +33,12 @@ def check_tables(recipe: "Recipe") -> None:
         wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
         if columns and len(columns) != len(wanted):
             raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
-        if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
-            raise ValueError(f"{where}: its dev_split {table.dev_split!r} has the rows of split {table.split!r}.")
-    evaluated = [filled(table, name) for table in recipe.evaluation for name in table.languages or [""]]
     for position, table in enumerate(recipe.train):
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
                 f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
                 f"{recipe.source_language}. Leave it out, or use setting=translate_train_all or supervised."
             )
-        trained = [filled(table, name) for name in training_languages(recipe, table) or [""]]
-        splits = [replace(one, split=split) for one in trained for split in (table.split, table.dev_split) if split]
-        for one, other in itertools.product(splits, evaluated):
-            if overlap(one, other, recipe.hub_root):
-                raise ValueError(f"train.{position} reads {describe(one)}, which `evaluation` names too.")
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 
@@ -65,17 +51,3 @@ def translation_of(rows: Rows) -> Rows | None:
     texts = len(rows.table.text_columns)
     table = replace(rows.table, text_columns=columns[:texts], label_column=next(iter(columns[texts:]), ""))
     return replace(rows, table=table)
-
-
-def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
-    """Whether two tables share rows. Two slices of a split, as in train[:9], count as disjoint.
-
-    So do tables whose `where` is not the same. Equal rows are counted when they are read.
-    """
-    paths = [Path(resolve_hub_path(table.path, hub_root)).resolve() for table in (one, other)]
-    names, others = (
-        (path, table.config, getattr(table, "where", {})) for path, table in zip(paths, (one, other), strict=True)
-    )
-    both_sliced = "[" in one.split and "[" in other.split
-    same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
-    return names == others and (same_split or paths[0].is_file())

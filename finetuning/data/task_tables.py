@@ -1,8 +1,8 @@
 """The rows for training, selection and evaluation, by language, for every kind of task."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -91,7 +91,8 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
 def open_tables(recipe: "Recipe") -> Tables:
     """Reads every table of a recipe that `check_tables` has passed.
 
-    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
+    Raises ValueError for a language that is evaluated twice, for rows of two parts, and for settings without training
+    rows that they need.
     """
     root, setting, evaluation = recipe.hub_root, recipe.setting, {}
     train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
@@ -103,7 +104,13 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    return Tables(train, development_rows(recipe, evaluation), evaluation)
+    tables = Tables(train, development_rows(recipe, evaluation), evaluation)
+    parts = {"train": train, "dev": [*itertools.chain(*tables.dev.values())], "evaluation": [*evaluation.values()]}
+    for (part, own), (later, others) in itertools.combinations(parts.items(), 2):
+        for rows, other in itertools.product(own, others):
+            if rows.shares_rows_with(other):
+                raise ValueError(f"{later} reads rows of {rows.name} that {part} reads, too. Name other rows.")
+    return tables
 
 
 def gather(
@@ -192,7 +199,7 @@ def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> 
         for language, rows in languages.items()
     ]
     frame, warnings = pandas.concat(frames, ignore_index=True), []
-    for earlier, later in combinations(parts, 2):
+    for earlier, later in itertools.combinations(parts, 2):
         own = frame[frame.part == later]
         shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
         if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):

@@ -82,12 +82,11 @@ def convert(folder: Path, output: Path) -> None:
 
 def source_of(file: Path) -> tuple[str, str, str, bool] | None:
     """Returns task, language and split of a published file, and which side is English; None for any other file."""
-    if any("pseudo" in part.lower() for part in file.parts[-2:]):
-        return None
-    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
+    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts]
     of_folder = next((name for name in reversed(folders) if name in PAIRS), None)
     for pattern, (task, split, is_english) in FILES.items():
-        if (match := re.fullmatch(pattern, file.name)) and (found := task or of_folder):
+        match = re.fullmatch(pattern, file.name)
+        if match and (found := task or of_folder) and "pseudo" not in "/".join(file.parts[-2:]).lower():
             return found, match["language"], split, is_english
     return None
 
