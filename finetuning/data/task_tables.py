@@ -187,22 +187,17 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
 
 def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> list[str]:
     """Warnings of rows whose texts an earlier part has, too."""
-    import pandas
 
     def hashes(rows: "Dataset") -> list[int]:  # the texts themselves would need memory
         values = zip(*(rows[column][:] for column in texts), strict=True)
         return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
 
-    frames = [
-        pandas.DataFrame({"text": hashes(rows), "part": part, "language": language})
-        for part, languages in parts.items()
-        for language, rows in languages.items()
-    ]
-    frame, warnings = pandas.concat(frames, ignore_index=True), []
+    found = {part: {name: hashes(rows) for name, rows in own.items()} for part, own in parts.items()}
+    warnings = []
     for earlier, later in itertools.combinations(parts, 2):
-        own = frame[frame.part == later]
-        shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
-        if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):
+        known = {*itertools.chain(*found[earlier].values())}
+        shared = [(name, sum(one in known for one in own), len(own)) for name, own in found[later].items()]
+        if shown := ", ".join(f"{name} {count:,} of {rows:,}" for name, count, rows in shared if count):
             warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
     return warnings
 
