@@ -13,10 +13,9 @@ MOST = 8  # labels that are shown, the commonest ones
 
 def print_data(task: str, lines: list[dict[str, Any]], data: Data) -> None:
     """Prints lines of counts without those that are 0 everywhere, and how many rows, or words, have each label."""
-    columns = [name for name in lines[-1] if any(line.get(name) for line in lines)]
-    print_table(
-        f"{task}: data", (columns, [[str(line.get(name, "")) for name in columns] for line in lines]), data.warnings
-    )
+    table = pd.DataFrame(lines)
+    table = table.loc[:, table.astype(bool).any()].astype(str)
+    print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)
     if not getattr(data, "label_names", None):
         return
     counts = {
@@ -26,6 +25,7 @@ def print_data(task: str, lines: list[dict[str, Any]], data: Data) -> None:
     }
     table = pd.DataFrame(counts).drop(IGNORED, errors="ignore").fillna(0).astype(int)
     table = table.sort_values(("train", "all"), ascending=False, kind="stable")[:MOST]
-    names = [data.label_names[number] for number in table.index]
-    cells = [[*place, *(f"{count:,}" for count in own)] for place, own in table.items()]
-    print_table(f"{task}: labels", (["part", "language", *names], cells), [])
+    table = table.set_axis([data.label_names[number] for number in table.index]).T.reset_index(
+        names=["part", "language"]
+    )
+    print_table(f"{task}: labels", ([*table], table.astype(str).to_numpy().tolist()), [])
