@@ -61,17 +61,14 @@ def plot_lines(
 
 
 def plot_heat_map(table: pandas.DataFrame, path: str | Path, title: str, x_label: str, y_label: str) -> None:
-    """A heat map of a table with its numbers in percent. Cells may be missing (NaN)."""
+    """A heat map of a table with its numbers in percent."""
     size = (max(7.0, 2.0 + 0.5 * len(table.columns)), max(2.4, 1.4 + 0.22 * len(table)))
-    middle = (table.min(axis=None) + table.max(axis=None)) / 2
-    with figure_of(path, title, 1, 1, size) as (figure, grid):
+    with figure_of(path, title, 1, 1, size) as (_, grid):
         axes = grid[0, 0]
-        image = axes.imshow(table, aspect="auto")
+        axes.imshow(table, aspect="auto", cmap="Blues", vmax=2 * table.max(axis=None))  # light: numbers are on it
         for (y, x), value in np.ndenumerate(table):
-            text = "" if np.isnan(value) else f"{value:.1f}"
-            axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if value > middle else "white")
+            axes.text(x, y, f"{value:.1f}", ha="center", va="center", fontsize=7)
         axes.set_xticks(range(len(table.columns)), table.columns, fontsize=8)
         axes.set_yticks(range(len(table)), table.index, fontsize=8)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        figure.colorbar(image, ax=axes, label="score (%)", shrink=0.8)

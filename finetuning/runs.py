@@ -62,17 +62,12 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str]) -> dict[str, str
                 print(f"[{number}/{len(recipes)}] {name}{', finished before' * is_done}: {folder}")
             if not is_done:
                 with run_lock(folder):
-                    training.run(task_of(recipe), is_begun(folder), command)
+                    training.run(task_of(recipe), (folder / "run.json").is_file(), command)
         except ValueError as error:
             failed[name] = str(error)
             print(f"{name} failed: {error}", file=sys.stderr)
     PartialState().wait_for_everyone()
     return failed
-
-
-def is_begun(folder: Path) -> bool:
-    """Whether a run has left files in its folder."""
-    return (folder / "run.json").is_file()
 
 
 def is_finished(recipe: TaskRecipe) -> bool:
@@ -118,11 +113,11 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     for name, changed in recipes.items():
-        own = replace(changed, output_dir=str(folder / "sweep" / name), seeds=recipe.seeds[:1], sweep={})
-        own = replace(own, save_models=False, push_to_hub=None)
+        place = {"output_dir": str(folder / "sweep" / name), "save_models": False, "push_to_hub": None}
+        own = replace(changed, **place, seeds=recipe.seeds[:1], sweep={})
         try:
-            (record,) = training.run(task_of(own), is_begun(Path(own.output_dir)), command, evaluate=False)
-            scores[name] = record["selection_score"]
+            is_begun = (Path(own.output_dir) / "run.json").is_file()
+            scores[name] = training.run(task_of(own), is_begun, command, evaluate=False)[0]["selection_score"]
         except training.Diverged as error:
             print(f"{name}: {error}", file=sys.stderr)
     finite = pandas.Series(scores, dtype=float).dropna()

@@ -25,11 +25,10 @@ import pandas
 from omegaconf import MISSING
 
 from finetuning.data.rows import filled
-from finetuning.data.task_tables import training_languages
 from finetuning.page import joint_warnings, write_page
 from finetuning.plots import plot_bars
 from finetuning.published import find, look_up
-from finetuning.recipe import Published, TaskRecipe, TrainingTable
+from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
@@ -166,14 +165,15 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
     for part in parts:
         tables = getattr(recipe, part)
         for table in list(tables):
-            is_trained = isinstance(table, TrainingTable)
-            given = training_languages(recipe, table) if is_trained else getattr(table, "languages", [])
-            found = [name for name in given or [""] if exists(filled(table, name) if name else table, recipe.hub_root)]
-            missing += [name or getattr(table, "name", table.path) for name in given or [""] if name not in found]
+            languages = getattr(table, "languages", [])
+            names = languages or [getattr(recipe, "source_language", "")]
+            found = [name for name in names if exists(table, name, recipe.hub_root)]
+            absent = [name for name in languages if name not in found]
+            missing += absent or [getattr(table, "name", None) or table.path] * (not found)
+            if languages:
+                table.languages = found
             if not found:
                 tables.remove(table)
-            elif given:
-                table.languages = found
         if not tables:
             raise FileNotFoundError(f"does not exist, in `{part}`: {', '.join(missing)}")
     reason = f"does not exist: {', '.join(missing)}" if missing else ""
@@ -183,13 +183,14 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
     return reason
 
 
-def exists(part: Any, hub_root: str | None, split: str = "train") -> bool:
+def exists(part: Any, language: str, hub_root: str | None, split: str = "train") -> bool:
     """Whether all tables and files of a part of a recipe can be found; `split` is that of a table without one."""
     import datasets
 
+    part = filled(part, language) if language and hasattr(part, "language_names") else part
     split, inner = getattr(part, "split", None) or split, filter(is_dataclass, vars(part).values())
     files = part.files(hub_root) if hasattr(part, "files") else []
-    if not all(file.is_file() for file in files) or not all(exists(one, hub_root, split) for one in inner):
+    if not all(file.is_file() for file in files) or not all(exists(one, language, hub_root, split) for one in inner):
         return False
     if not isinstance(part, Table) or Path(path := resolve_hub_path(part.path, hub_root)).is_file():
         return True
