@@ -26,7 +26,6 @@ SETTINGS = {
 MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
-FIGURE = re.compile(r"[*\s\d.,±+/%†()x-]*")  # a cell of figures; an empty one is among them
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 
 
@@ -345,6 +344,6 @@ def markdown(columns: list[str], rows: list[list[str]]) -> str:
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     names, *cells = [[row[place] for place in kept] for row in (columns, *rows)]
     head, _, *body = markdown_table((names, cells))
-    is_figures = [all(FIGURE.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
+    is_figures = [re.fullmatch(r"[*\s\d.,±+/%†()x-]*", "".join(column)) for column in zip(*cells, strict=True)]
     rule = "| " + " | ".join("---:" if figures else "---" for figures in is_figures) + " |"
     return "\n".join([head, rule, *body])
