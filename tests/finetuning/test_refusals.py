@@ -152,4 +152,4 @@ def test_label_text_and_convert_refuse(tmp_path, tiny_model, refused):
     assert "exists" in refused([*map(str, arguments), str(given)], label_text)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "squad.translate.train.en-de.json").write_text("{")
-    assert "SQuAD" in refused(["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")], convert)
+    assert "squad.translate" in refused(["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")], convert)
