@@ -101,21 +101,12 @@ def main(argv: list[str]) -> None:
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:
-    """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path.
-
-    Raises ValueError for a suite that does not exist, for two tasks with one name, and for a task that starts from one
-    that is not before it.
-    """
+    """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path."""
     path = Path(name) if Path(name).is_file() else SUITES / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in SUITES.glob("*.yaml")))
         raise ValueError(f"--suite {name} is neither a file nor one of {known}.")
-    suite = load_recipe(Suite, str(path), [])
-    names = [task.name for task in suite.tasks]
-    for number, task in enumerate(suite.tasks):
-        if task.name in names[:number] or task.init_from not in (None, *names[:number]):
-            raise ValueError(f"Task {task.name} of {path} is there twice, or starts from one that is not before it.")
-    return suite, path
+    return load_recipe(Suite, str(path), []), path
 
 
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str] | None) -> dict[str, TaskRecipe]:
@@ -130,6 +121,8 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     output = Path(values.get("output_dir", Path("runs") / run_name(values["model"]) / path.stem))
     known = {task.name for task in suite.tasks}
+    if len(known) < len(suite.tasks):
+        raise ValueError(f"{path} has several tasks of one name. Give each its own.")
     if unknown := [name for name in chosen or () if name not in known]:
         raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], known)}")
     wanted, recipes = {*(chosen or known)}, {}
