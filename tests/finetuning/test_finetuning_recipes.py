@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.data.table_checks import check_tables
+from finetuning.data.task_tables import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
 from finetuning.tasks.question_answering.task import N_BEST
