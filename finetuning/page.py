@@ -3,16 +3,21 @@
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
 from finetuning.results import AVERAGE, OTHERS, Results, Summary, run_name, summary, with_deviation
+from zoo_core.masking import IGNORED
 from zoo_core.provenance import write_csv, write_json
 
+if TYPE_CHECKING:
+    from finetuning.data.task_tables import Data
+
 Cells = tuple[list[str], list[list[str]]]  # header and rows
+MOST_LABELS = 8  # that are shown of data, the commonest ones
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 
 
@@ -202,3 +207,23 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     if written:
         console.print(f"written: {written}", markup=False, soft_wrap=True)
+
+
+def print_data(task: str, lines: list[dict[str, Any]], data: "Data") -> None:
+    """Prints lines of counts without those that are 0 everywhere, and how many rows, or words, have each label."""
+    table = pandas.DataFrame(lines)
+    table = table.loc[:, table.astype(bool).any()].astype(str)
+    print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)
+    if not getattr(data, "label_names", None):
+        return
+    counts = {
+        (part, language): pandas.Series(rows["labels"][:]).explode().value_counts()
+        for part, by_language in (("train", {"all": data.train}), ("dev", data.dev), ("evaluation", data.evaluation))
+        for language, rows in by_language.items()
+    }
+    table = pandas.DataFrame(counts).drop(IGNORED, errors="ignore").fillna(0).astype(int)
+    table = table.sort_values(("train", "all"), ascending=False, kind="stable")[:MOST_LABELS]
+    table = table.set_axis([data.label_names[number] for number in table.index]).T.reset_index(
+        names=["part", "language"]
+    )
+    print_table(f"{task}: labels", ([*table], table.astype(str).to_numpy().tolist()), [])
