@@ -38,7 +38,7 @@ from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
-from zoo_core.tables import Table, resolve_hub_path
+from zoo_core.tables import Table, describe, resolve_hub_path
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -162,7 +162,7 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
             names = languages or [getattr(recipe, "source_language", "")]
             found = [name for name in names if exists(table, name, recipe.hub_root)]
             absent = [name for name in languages if name not in found]
-            missing += absent or [getattr(table, "name", None) or table.path] * (not found)
+            missing += absent or [getattr(table, "name", None) or describe(table)] * (not found)
             if languages:
                 table.languages = found
             if not found:
