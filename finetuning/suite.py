@@ -256,12 +256,12 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
         cells = columns[", ".join(item.values())] = {
             task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
         }
-        if set(table.columns) == set(cells):  # else its average is over other tasks
-            cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
         for task, results in found.items():
             if cells[task] and look_up(item, task, results["kind"], results.metric, results.names).average is None:
                 cells[task] = ""
             results["published"] = [*results["published"], *([item] if cells[task] else [])]
+        if set(table.columns) == set(cells) and all(cells.values()):  # else its average is over other tasks
+            cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
     return columns
 
 
