@@ -17,12 +17,11 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, curves_of, figures_of, write_page
-from finetuning.plots import plot_bars, plot_lines
+from finetuning.page import as_cells, draw, write_page
+from finetuning.plots import plot_bars
 from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results
 from zoo_core.command_line import CommandParser, user_errors
 
-MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
 Columns = dict[str, dict[str, Summary]]  # by run and row of the table
@@ -54,8 +53,8 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> None:
     if len(set(compared.values())) > 1:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
     first = next(iter(runs.values()))
-    plot(first, runs, path.with_suffix(".png"))
-    columns = {run: figures_of([of]) for run, of in runs.items()}
+    draw(runs, path.with_suffix(".png"))
+    columns = {run: of.figures for run, of in runs.items()}
     write(first.title, columns, differences(runs), [of.frame(run=run) for run, of in runs.items()], path)
 
 
@@ -79,23 +78,6 @@ def write(title: str, columns: Columns, lines: list[str], frames: list[pandas.Da
     names = dict.fromkeys(name for of in columns.values() for name in of)
     cells = as_cells([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
     write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
-
-
-def plot(first: Results, runs: dict[str, Results], path: Path) -> None:
-    """Scores over layers or over the steps of training where there are any, else bars by language."""
-    chance, names = {name: first.chance(name) for name in first.with_average}, [AVERAGE]
-    if first.layers[1:]:
-        names = first.with_average[::-1] if len(first.names) < MOST_PANELS else names
-        panels = {
-            name: {run: {layer: of.of(name, layer=layer) for layer in of.layers} for run, of in runs.items()}
-            for name in names
-        }
-        return plot_lines(panels, path, first.title, "layer", "score (%)", chance)
-    if all(map(curves_of, runs.values())):
-        curves = {f"{run}, {seed}": curve for run, of in runs.items() for seed, curve in curves_of(of).items()}
-        return plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
-    bars = {run: of.languages for run, of in runs.items()}
-    plot_bars(bars, path, first.title, "score (%)", {name: chance[name] for name in first.names})
 
 
 if __name__ == "__main__":

@@ -3,18 +3,22 @@
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
 from finetuning.results import AVERAGE, OTHERS, Results, Summary, run_name, summary, with_deviation
+from zoo_core.masking import IGNORED
 from zoo_core.provenance import write_csv, write_json
 
+if TYPE_CHECKING:
+    from finetuning.data.task_tables import Data
+
 Cells = tuple[list[str], list[list[str]]]  # header and rows
-DIFFERS = "published scores were measured in another way"
-FIGURE = re.compile(r"[*\s\d.,±+/%†()x-]*")  # a cell of figures; an empty one is among them
+MOST_LABELS = 8  # that are shown of data, the commonest ones
+MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 
 
 def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
@@ -25,22 +29,20 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     ]
 
 
-def lines_of(results: Results, with_model: bool = True) -> list[str]:
-    """Returns how the scores were computed, one fact per line; with the model's name if `with_model`."""
-    lines = [*results.get("lines", []), f"seeds: {', '.join(map(str, results['seeds']))}"]
-    if with_model:
-        prints = ", ".join(fingerprint[:19] for fingerprint in results["model"]["fingerprint"].split("+"))
-        lines.append(f"model: {results['model']['folder']} ({prints})")
-    return lines
+def lines_of(results: Results) -> list[str]:
+    """Returns how the scores were computed, one fact per line."""
+    return [*results.get("lines", []), f"seeds: {', '.join(map(str, results['seeds']))}"]
 
 
 def warnings_of(results: Results) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
-    lines, found = list(results["warnings"]), [reference for _, reference in references_of(results)]
-    if before := results.protocol.fine_tuned_before:
-        lines.append(f"the model was fine-tuned before, on {', '.join(before)}")
-    if found and (differs := differences_to(results, [reference.pooling for reference in found])):
-        lines.append(f"{DIFFERS}: {', '.join(differs)}")
+    lines, own, found = list(results["warnings"]), results.protocol, [of for _, of in references_of(results)]
+    if own.fine_tuned_before:
+        lines.append(f"the model was fine-tuned before, on {', '.join(own.fine_tuned_before)}")
+    poolings = dict.fromkeys(of.pooling for of in found if own.pooling and of.pooling not in (None, own.pooling))
+    differs = [*(own.differs or []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in poolings)]
+    if found and differs:
+        lines.append(f"published scores were measured in another way: {', '.join(differs)}")
     return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
 
 
@@ -58,21 +60,6 @@ def is_at_chance(results: Results) -> bool:
     return any(" is at chance in " in line for line in results["warnings"])
 
 
-def differences_to(results: Results, poolings: list[str | None]) -> list[str]:
-    """In a few words each, how the evaluation is not that of published rows with this pooling of sentence vectors."""
-    own = results.protocol.pooling
-    others = dict.fromkeys(pooling for pooling in poolings if own and pooling not in (None, own))
-    return [*(results.protocol.differs or []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in others)]
-
-
-def figures_of(parts: list[Results]) -> dict[str, Summary]:
-    """The reported scores by language, their average, the mean of others and the transfer gap, over all seeds of parts
-    of a run."""
-    table = pandas.concat([results.table() for results in parts])
-    shown = [name for name in table if name != AVERAGE or parts[0].names[1:]]
-    return {name: summary(table[name]) for name in shown}
-
-
 def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
     """Header and rows of figures by place and name; a figure may be missing."""
     names = dict.fromkeys(name for of in rows.values() for name in of)
@@ -83,12 +70,11 @@ def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
 
 
 def score_table(results: Results) -> Cells:
-    """Header and rows: languages or pairs, their average and the transfer gap; scores, seeds, chance, published scores.
+    """Header and rows: languages or pairs, their average and the transfer gap; scores, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
-    own, seeds, main = results.protocol, results["seeds"], results.metric
-    published = references_of(results)
+    own, main, published = results.protocol, results.metric, references_of(results)
     places = [(method, own.layer) for method in results.methods]
     places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
     places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
@@ -97,9 +83,6 @@ def score_table(results: Results) -> Cells:
         row = {"language": f"**{language}**" if language == AVERAGE else language}
         row |= {"method": method if results.methods[1:] else "", "layer": "" if layer is None else str(layer)}
         row |= {metric: with_deviation(results.of(language, metric, method, layer)) for metric in results.metrics}
-        if seeds[1:]:  # the column of a single seed would repeat the mean
-            scores = results.of(language, method=method, layer=layer)["scores"]
-            row |= {f"seed {seed}": f"{score:.1f}" for seed, score in zip(seeds, scores, strict=True)}
         chance = results.chance(language)
         row["guessing"] = "" if chance is None else f"{chance:.1f}"
         for item, reference in published:
@@ -113,8 +96,7 @@ def score_table(results: Results) -> Cells:
                 row[title] = f"{figure:.2f}".removesuffix("0") if fits and figure is not None else ""
         rows.append(row)
     if (gap := results.transfer_gap) is not None:
-        name = f"gap ({results['source_language']} - {OTHERS})"
-        rows.append({"language": name, main: f"{gap:.1f}"})
+        rows.append({"language": f"gap ({results['source_language']} - {OTHERS})", main: f"{gap:.1f}"})
     columns = [column for column in rows[0] if any(row.get(column) for row in rows)]
     return columns, [[row.get(column, "") for column in columns] for row in rows]
 
@@ -124,44 +106,48 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, path = folder / "scores.png", folder / "results"
-    title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
-    draw(results, picture)
-    lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
+    picture, path, model = folder / "scores.png", folder / "results", results["model"]
+    title = f"{results['task']}, {results.setting}: {model['folder']}"
+    draw({run_name(model["folder"]): results}, picture)
+    prints = ", ".join(fingerprint[:19] for fingerprint in model["fingerprint"].split("+"))
+    lines = [*lines_of(results), f"model: {model['folder']} ({prints})"]
+    lists = {"Warnings": warnings_of(results), "Protocol": lines}
     write_page(path, title, score_table(results), lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 
-def draw(results: Results, path: Path) -> None:
-    """Draws scores over layers (XLM-Align, Figure 2; MetaXLM, Figures 3, 4), BLEU over steps, or bars by language."""
-    own, title = results.protocol, f"{results['task']}, {results.setting}: {run_name(results['model']['folder'])}"
-    label = f"{results.metric} (%), {'higher' if results.is_higher_better else 'lower'} is better"
-    if results.layers[1:]:
-        panels = {name: {"method": name} for name in results.methods}
-        if len(panels) == 1:
-            panels, label = {name: {"metric": name} for name in results.metrics}, "score (%)"
-        lines = {
-            panel: {
-                name: {layer: results.of(name, layer=layer, **of) for layer in results.layers}
-                for name in results.with_average
-            }
-            for panel, of in panels.items()
-        }
-        chance = {panel: results.chance(results.with_average[-1], of.get("metric")) for panel, of in panels.items()}
-        plot_lines(lines, path, title, f"layer (reported: {own.layer})", label, chance)
-    elif curves := curves_of(results):
-        plot_lines({"": curves}, path, title, "steps", "sacreBLEU on dev")
-    else:
-        plot_bars({"": results.languages}, path, title, label, {name: results.chance(name) for name in results.names})
+def draw(runs: dict[str, Results], path: Path) -> None:
+    """Draws scores over layers (XLM-Align, Figure 2; MetaXLM, Figures 3, 4), BLEU over steps, or bars by language.
 
-
-def curves_of(results: Results) -> dict[str, dict[int, Summary]]:
-    """BLEU on dev while a translation model was trained, by seed and step; empty where it was not measured."""
+    Over layers, each language has a panel, or their average alone if they are many. There, each run has a line; of one
+    run, each method and metric.
+    """
+    first = next(iter(runs.values()))
     curves = {
-        f"seed {seed}": {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
+        f"{run}, seed {seed}": {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
+        for run, results in runs.items()
         for seed, curve in results.get("curve", {}).items()
     }
-    return {seed: curve for seed, curve in curves.items() if curve}
+    if first.layers[1:]:
+        lines = {run: (results, None, None) for run, results in runs.items()}
+        if len(runs) == 1:
+            lines = {
+                f"{method}, {metric}": (first, metric, method) for method in first.methods for metric in first.metrics
+            }
+        panels = {
+            name: {
+                line: {layer: results.of(name, metric, method, layer) for layer in results.layers}
+                for line, (results, metric, method) in lines.items()
+            }
+            for name in (first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE])
+        }
+        plot_lines(panels, path, first.title, f"layer (reported: {first.protocol.layer})", "score (%)")
+    elif any(curves.values()):
+        plot_lines(
+            {"": {name: curve for name, curve in curves.items() if curve}}, path, first.title, "steps", "dev BLEU"
+        )
+    else:
+        plot_bars({run: results.languages for run, results in runs.items()}, path, first.title, "score (%)")
 
 
 def table_names(entries: list[dict[str, Any]]) -> str:
@@ -213,15 +199,31 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
     from rich.table import Table
 
     console = Console(highlight=False)
-    columns, rows = table
-    screen = Table(title=title)
-    for position, column in enumerate(columns):
-        is_figures = all(FIGURE.fullmatch(row[position]) for row in rows)
-        screen.add_column(column, justify="right" if is_figures else "left")
-    for row in rows:
+    screen = Table(*table[0], title=title)
+    for row in table[1]:
         screen.add_row(*(cell.strip("*") for cell in row))
     console.print(screen)
     for note in notes:
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     if written:
         console.print(f"written: {written}", markup=False, soft_wrap=True)
+
+
+def print_data(task: str, lines: list[dict[str, Any]], data: "Data") -> None:
+    """Prints lines of counts without those that are 0 everywhere, and how many rows, or words, have each label."""
+    table = pandas.DataFrame(lines)
+    table = table.loc[:, table.astype(bool).any()].astype(str)
+    print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)
+    if not getattr(data, "label_names", None):
+        return
+    counts = {
+        (part, language): pandas.Series(rows["labels"][:]).explode().value_counts()
+        for part, by_language in (("train", {"all": data.train}), ("dev", data.dev), ("evaluation", data.evaluation))
+        for language, rows in by_language.items()
+    }
+    table = pandas.DataFrame(counts).drop(IGNORED, errors="ignore").fillna(0).astype(int)
+    table = table.sort_values(("train", "all"), ascending=False, kind="stable")[:MOST_LABELS]
+    table = table.set_axis([data.label_names[number] for number in table.index]).T.reset_index(
+        names=["part", "language"]
+    )
+    print_table(f"{task}: labels", ([*table], table.astype(str).to_numpy().tolist()), [])

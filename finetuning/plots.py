@@ -6,23 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from finetuning.results import AVERAGE, Summary
+from finetuning.results import Summary
 from zoo_core.plots import figure_of, line_styles
 
-MOST_BANDS = 10  # with more lines, only the average has its deviation, and panels are as wide as the page
 
-
-def plot_bars(
-    groups: Mapping[str, Mapping[str, Summary]],
-    path: str | Path,
-    title: str,
-    label: str,
-    chance: Mapping[str, float | None] | None = None,
-) -> None:
-    """Bars with the standard deviation over seeds and a point a seed, by group and name, as {group: {name: summary}}.
-
-    `chance` is what guessing scores, by name.
-    """
+def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: str | Path, title: str, label: str) -> None:
+    """Bars with the standard deviation over seeds and a point a seed, as {group: {name: summary}}."""
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     thickness, colors = 0.8 / len(groups), line_styles(groups)
     note = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed"
@@ -36,9 +25,6 @@ def plot_bars(
             axes.bar_label(bar, fmt="%.1f", padding=4, fontsize=8)
             for place, entry in zip(places, bars.values(), strict=True):  # a mean would hide a collapsed seed
                 axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
-        if levels := {names.index(name): level for name, level in (chance or {}).items() if level is not None}:
-            ends = [n - 0.45 for n in levels], [n + 0.45 for n in levels]
-            axes.vlines(list(levels.values()), *ends, "red", label="chance")
         axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(0, 100)
@@ -51,28 +37,22 @@ def plot_lines(
     title: str,
     x_label: str,
     y_label: str,
-    chance: Mapping[str, float | None] | None = None,
 ) -> None:
     """Lines over whole numbers, with a band of the standard deviation over seeds, as {panel: {line: {x: value}}}.
 
-    A line of one name has one style in all panels. `chance` is a panel's horizontal line.
+    A line of one name has one style in all panels.
     """
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines if name != AVERAGE))
-    is_crowded = len(names) > MOST_BANDS
-    columns = 1 if is_crowded else min(2, len(panels))
+    styles = line_styles(name for lines in panels.values() for name in lines)
+    columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    styles = line_styles(names) | {AVERAGE: dict(color="black", linewidth=2.5, zorder=3, marker=".")}
-    size = (7.0, (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(names))
+    size = (7.0, (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(styles))
     with figure_of(path, title, rows, columns, size, "line: mean of seeds; band: ± standard deviation") as (_, grid):
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 means, spread = (np.array([e[key] or 0.0 for e in points.values()]) for key in ("mean", "sd"))
                 axes.plot(list(points), means, label=name, **styles[name])
-                if spread.any() and not (is_crowded and name != AVERAGE):
-                    color = styles[name]["color"]
-                    axes.fill_between(list(points), means - spread, means + spread, color=color, alpha=0.2, linewidth=0)
-            if (chance or {}).get(panel) is not None:
-                axes.axhline(chance[panel], color="red", linewidth=1.0, label="chance")
+                color = styles[name]["color"]
+                axes.fill_between(list(points), means - spread, means + spread, color=color, alpha=0.2, linewidth=0)
             axes.set_title(panel, fontsize=9)
             axes.set_xlabel(x_label)
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -81,17 +61,14 @@ def plot_lines(
 
 
 def plot_heat_map(table: pandas.DataFrame, path: str | Path, title: str, x_label: str, y_label: str) -> None:
-    """A heat map of a table with its numbers in percent. Cells may be missing (NaN)."""
+    """A heat map of a table with its numbers in percent."""
     size = (max(7.0, 2.0 + 0.5 * len(table.columns)), max(2.4, 1.4 + 0.22 * len(table)))
-    middle = (table.min(axis=None) + table.max(axis=None)) / 2
-    with figure_of(path, title, 1, 1, size) as (figure, grid):
+    with figure_of(path, title, 1, 1, size) as (_, grid):
         axes = grid[0, 0]
-        image = axes.imshow(table, aspect="auto")
+        axes.imshow(table, aspect="auto", cmap="Blues", vmax=2 * table.max(axis=None))  # light: numbers are on it
         for (y, x), value in np.ndenumerate(table):
-            text = "" if np.isnan(value) else f"{value:.1f}"
-            axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if value > middle else "white")
+            axes.text(x, y, f"{value:.1f}", ha="center", va="center", fontsize=7)
         axes.set_xticks(range(len(table.columns)), table.columns, fontsize=8)
         axes.set_yticks(range(len(table)), table.index, fontsize=8)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        figure.colorbar(image, ax=axes, label="score (%)", shrink=0.8)

@@ -19,7 +19,6 @@ import pandas
 from zoo_core.provenance import read_json
 
 FORMAT = 2  # of results.json
-NEEDED = ("format", "protocol", "task", "kind", "setting", "seeds", "model", "scores", "warnings")
 AVERAGE = "average"  # over languages or pairs, in place of one
 OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
 LABEL_SCORES = ("precision", "recall", "f1")
@@ -164,6 +163,12 @@ class Results(dict):
         return {name: self.of(name) for name in self.names}
 
     @property
+    def figures(self) -> dict[str, Summary]:
+        """The reported scores by language, and of several their average, the mean of others and the transfer gap."""
+        table = self.table()
+        return {name: summary(table[name]) for name in table if name != AVERAGE or self.names[1:]}
+
+    @property
     def average(self) -> Summary:
         """The reported score, averaged over languages."""
         return self.of(AVERAGE)
@@ -190,16 +195,14 @@ class Results(dict):
 def load_results(path: Path) -> Any:
     """Reads a results file: returns `Results` for a single task, else the content, that of a suite.
 
-    Raises ValueError for a missing file, one without a JSON object or a needed field, and an unknown format.
+    Raises ValueError for a missing file, another JSON file, and an unknown format.
     """
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}: name the output_dir of a finished run.")
-    content = read_json(path)
-    is_suite = "suite" in content
-    read_json(path, needs=("scores",) if is_suite else NEEDED)
-    if not is_suite and content["format"] != FORMAT:
+    content = read_json(path, needs=("format", "scores"))
+    if content["format"] != FORMAT:
         raise ValueError(f"{path} has format {content['format']!r}; this version reads {FORMAT}.")
-    return content if is_suite else Results(content)
+    return content if "suite" in content else Results(content)
 
 
 def read_results(folder: str | Path) -> Results:
@@ -243,11 +246,7 @@ def _facts(results: Results) -> dict[str, Any]:
 def run_name(folder: str | Path) -> str:
     """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
     <run>/checkpoints/step-N/model, or the folder's own name; without `{seed}`."""
-    folder = Path(str(folder).replace("-{seed}", ""))
-    name, _, revision = str(folder).partition("@")
-    if revision and not folder.exists():  # owner/name@feature/a of the Hub
-        folder = Path(f"{name}@{revision.replace('/', '-')}")
-    folder = folder.resolve()
+    folder = Path(str(folder).replace("-{seed}", "")).resolve()
     if folder.name != "model":
         return folder.name
     parts = [part for part in folder.parts[:-1] if not re.fullmatch("checkpoints|seed(-.*)?", part)]

@@ -7,18 +7,17 @@
 
 Each model is run with each combination of the values of --vary. The first example is the transfer matrix of MetaXLM
 (Figure 6), the second its curves over the steps of pre-training (Figure 5): of several models of one NAME, the table
-has the steps, and models of equal steps are seeds of one pre-training.
+has the steps.
 
 The command writes runs.md, runs.csv (a row for each score) and runs.png into --output, and each run into its own folder
 there. To resume, use the same command: finished runs are not run again, and an interrupted one is resumed from its last
-checkpoint. All recipes and finished runs are checked before the first run starts. Several processes work on each run
-together, as in `accelerate launch --multi_gpu -m finetuning.runs ...`.
+checkpoint. If a run fails, the others are run. Several processes work on each run together, as in `accelerate launch
+--multi_gpu -m finetuning.runs ...`.
 """
 
 import argparse
 import itertools
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable
@@ -28,10 +27,10 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, figures_of, joint_warnings, print_table, write_page
+from finetuning.page import as_cells, joint_warnings, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
-from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results
+from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results, read_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
@@ -45,33 +44,26 @@ Keys = dict[str, Any]  # what a run differs in, by the name of the column
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 
 
-def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool = False) -> dict[str, str]:
+def run_all(recipes: dict[str, TaskRecipe], command: list[str]) -> dict[str, str]:
     """Runs the recipes that have no results yet, in their order; returns why some failed, by name.
 
-    Without `keep_going`, all are checked before the first run, and the first failure is raised as ValueError. Every
-    process returns when all have.
+    Every process returns when all have.
     """
     from accelerate import PartialState
 
     from finetuning import training
-    from finetuning.run_folder import HALF_WRITTEN
 
     failed: dict[str, str] = {}
-    if not keep_going:
-        list(map(is_finished, recipes.values()))
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         folder = Path(recipe.output_dir)
         try:
-            is_done, resume = is_finished(recipe), bool(not_own(folder, HALF_WRITTEN))
+            is_done = is_finished(recipe)
             if PartialState().is_main_process:
-                state = "finished before" if is_done else "interrupted" if resume else "to do"
-                print(f"[{number}/{len(recipes)}] {name}, {state}: {folder}")
+                print(f"[{number}/{len(recipes)}] {name}{', finished before' * is_done}: {folder}")
             if not is_done:
                 with run_lock(folder):
-                    training.run(task_of(recipe), resume, command)
+                    training.run(task_of(recipe), (folder / "run.json").is_file(), command)
         except ValueError as error:
-            if not keep_going:
-                raise ValueError(f"{name} ({folder}) failed: {error} Finished runs are kept.") from error
             failed[name] = str(error)
             print(f"{name} failed: {error}", file=sys.stderr)
     PartialState().wait_for_everyone()
@@ -116,30 +108,27 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
 
     folder, points, scores = Path(recipe.output_dir), points_of(recipe), {}
     recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
-    for own in recipes.values():
-        training.check_hardware(own.precision)
-        identity = task_of(own).begin().identity
+    identity = [task_of(changed).begin().identity for changed in recipes.values()][0]
     if not resume and (held := not_own(folder, HALF_WRITTEN)):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     for name, changed in recipes.items():
-        own = replace(changed, output_dir=str(folder / "sweep" / name), seeds=recipe.seeds[:1], sweep={})
-        own = replace(own, save_models=False, push_to_hub=None)
-        is_begun = bool(not_own(Path(own.output_dir), HALF_WRITTEN))
+        place = {"output_dir": str(folder / "sweep" / name), "save_models": False, "push_to_hub": None}
+        own = replace(changed, **place, seeds=recipe.seeds[:1], sweep={})
         try:
-            (record,) = training.run(task_of(own), is_begun, command, evaluate=False)
-            scores[name] = record["selection_score"]
+            is_begun = (Path(own.output_dir) / "run.json").is_file()
+            scores[name] = training.run(task_of(own), is_begun, command, evaluate=False)[0]["selection_score"]
         except training.Diverged as error:
             print(f"{name}: {error}", file=sys.stderr)
-    finite = {name: score for name, score in scores.items() if not math.isnan(score)}
-    if not finite:
+    finite = pandas.Series(scores, dtype=float).dropna()
+    if finite.empty:
         raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
-    best = max(finite, key=lambda name: finite[name])
+    best = finite.idxmax()
     if PartialState().is_main_process:
         found = [{"values": values, "score": finite.get(name)} for name, (values, _) in points.items()]
         facts = {"fields": recipe.sweep, "model": identity["fingerprint"], "taken": points[best][0], "points": found}
         write_json(folder / "sweep.json", facts)
-        rows = [[name, f"{score:.2f}", "taken" if name == best else ""] for name, score in scores.items()]
+        rows = [[name, f"{score:.2f}", "taken" * (name == best)] for name, score in finite.items()]
         print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [], f"{folder}/sweep.json")
     PartialState().wait_for_everyone()
     training.run(task_of(recipes[best]), (folder / "recipe.yaml").is_file(), command)
@@ -179,9 +168,11 @@ def main(argv: list[str] | None = None) -> None:
         quiet_libraries()
         start_processes()
         with run_lock(options.output):
-            run_all(recipes, ["finetuning.runs", *(sys.argv[1:] if argv is None else argv)])
+            list(map(is_finished, recipes.values()))  # raises errors before the first run
+            if failed := run_all(recipes, ["finetuning.runs", *(sys.argv[1:] if argv is None else argv)]):
+                raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs only these again.")
             if PartialState().is_main_process:
-                write([(keys, load_results(Path(r.output_dir) / "results.json")) for keys, r in points], options.output)
+                write([(keys, read_results(recipe.output_dir)) for keys, recipe in points], options.output)
 
 
 def read_options(argv: list[str] | None) -> argparse.Namespace:
@@ -210,8 +201,7 @@ def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]
     values = [[(field, value) for value in text.split(",")] for field, text in options.vary]
     for (name, model), *point in itertools.product(options.model or [("", "")], *values):
         keys: Keys = {"run": name} if name else {}
-        if names.count(name) > 1:
-            keys |= checkpoint_of(Path(model))
+        keys |= {"step": step_of(Path(model))} if names.count(name) > 1 else {}
         keys |= point
         folder = options.output / "/".join(str(value).replace("/", "-") for value in keys.values())
         own = [f"{field}={value}" for field, value in point] + ([f"model={model}"] if name else [])
@@ -219,40 +209,32 @@ def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]
         yield keys, load_recipe(kind.recipe_class, options.config, overrides)
 
 
-def checkpoint_of(model: Path) -> Keys:
-    """Folder and step of a model of pre-training: checkpoints/step-N/model of its folder, or model.
-
-    Raises ValueError for another model.
-    """
-    if match := re.fullmatch(r"step-(\d+)", model.parent.name):
-        return {"folder": model.parents[2].name, "step": int(match[1])}
-    step = read_json(model.parent / "run.json", {}).get("steps")
+def step_of(model: Path) -> int:
+    """The step of a model of pre-training, in checkpoints/step-N/model or model of its run; ValueError for another."""
+    match = re.fullmatch(r"step-(\d+)", model.parent.name)
+    step = match[1] if match else read_json(model.parent / "run.json", {}).get("steps")
     if step is None:
         raise ValueError(f"{model} is no model of a pre-training run, so its step is unknown. Give it its own NAME.")
-    return {"folder": model.parent.name, "step": step}
+    return int(step)
 
 
 def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
-    """Writes runs.md, runs.csv and runs.png, and shows the table, which pools runs of equal keys in other folders."""
+    """Writes runs.md, runs.csv and runs.png, and shows the table."""
     (keys, first), picture = found[0], folder / "runs.png"
-    names, parts = [name for name in keys if name != "folder"], {}
-    for own, results in found:
-        parts.setdefault(tuple(own[name] for name in names), []).append(results)
-    figures = {place: figures_of(several) for place, several in parts.items()}
+    figures = {tuple(own.values()): results.figures for own, results in found}
     if "step" in keys:
-        shown = first.with_average[-1:]
-        shown = shown if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
+        shown = first.with_average[-1:] if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
         for ((run, step, *others), of), name in itertools.product(figures.items(), shown):
             panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
         plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
     else:
-        rows = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
-        table = pandas.DataFrame.from_dict(rows, "index").drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
-        plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(names))
+        means = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
+        table = pandas.DataFrame(means).T.drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
+        plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(keys))
     warnings = joint_warnings({", ".join(map(str, own.values())): results for own, results in found})
     frames = [results.frame(**own) for own, results in found]
-    write_page(folder / "runs", first.title, as_cells(names, figures), {"Warnings": warnings}, picture, frames)
+    write_page(folder / "runs", first.title, as_cells([*keys], figures), {"Warnings": warnings}, picture, frames)
 
 
 if __name__ == "__main__":

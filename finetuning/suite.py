@@ -19,18 +19,16 @@ score of a task is its mean over languages and shown metrics.
 import re
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas
 from omegaconf import MISSING
 
 from finetuning.data.rows import filled
-from finetuning.data.task_tables import training_languages
-from finetuning.page import DIFFERS, differences_to, joint_warnings, write_page
+from finetuning.page import joint_warnings, write_page
 from finetuning.plots import plot_bars
-from finetuning.published import find, load, look_up
-from finetuning.recipe import LabeledTable, Published, TaskRecipe
+from finetuning.published import find, look_up
+from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
@@ -42,7 +40,6 @@ from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
 from zoo_core.tables import Table, describe, resolve_hub_path
 
-NOT_THERE = (FileNotFoundError, ConnectionError)  # of tables; the latter of a Hub that cannot be reached
 SUITES = Path(__file__).parent / "suites"
 
 Tasks = dict[str, Results]  # by name
@@ -89,10 +86,8 @@ def main(argv: list[str]) -> None:
         left_out: dict[str, str] = {}
         for name, recipe in list(recipes.items()) if options.skip_missing else ():
             try:
-                if recipe.init_from and Path(recipe.init_from).name not in recipes:
-                    raise FileNotFoundError(f"it starts from {Path(recipe.init_from).name}, which is not run")
                 left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
-            except NOT_THERE as error:
+            except FileNotFoundError as error:
                 left_out[name] = str(error)
                 del recipes[name]
         if not options.check_data:
@@ -106,221 +101,183 @@ def main(argv: list[str]) -> None:
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:
-    """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path.
-
-    Raises ValueError for a suite that does not exist, for two tasks with one name, and for a task that starts from one
-    that is not before it.
-    """
-    known = sorted(path.stem for path in SUITES.glob("*.yaml"))
+    """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path."""
     path = Path(name) if Path(name).is_file() else SUITES / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(f"--suite {name} is neither a file nor one of {', '.join(known)}. {nearest(name, known)}")
-    suite = load_recipe(Suite, str(path), [])
-    names = [task.name for task in suite.tasks]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"{path} has the tasks {', '.join(names) or '(none)'}. Name at least one, and each only once.")
-    for number, task in enumerate(suite.tasks):
-        if task.init_from not in (None, *names[:number]):
-            raise ValueError(f"Task {task.name} of {path} starts from {task.init_from!r}, which is no task before it.")
-    return suite, path
+        known = ", ".join(sorted(path.stem for path in SUITES.glob("*.yaml")))
+        raise ValueError(f"--suite {name} is neither a file nor one of {known}.")
+    return load_recipe(Suite, str(path), []), path
 
 
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str] | None) -> dict[str, TaskRecipe]:
     """Returns the recipes of the chosen tasks and of those that they start from, with the overrides.
 
-    Fine-tuned models are kept if another task starts from them, or if an override asks for it.
-
-    Raises ValueError for an unknown task, an override of a field that no recipe has, without a model, and as
-    `load_recipe`.
+    Fine-tuned models are kept if another task starts from them, or if an override asks for it. Raises ValueError for an
+    unknown task, an override of a field that no recipe has, without a model, and as `load_recipe`.
     """
-    names = [task.name for task in suite.tasks]
-    if unknown := [name for name in chosen or () if name not in names]:
-        raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], names)}")
-    own: dict[str, list[str]] = {name: [] for name in names}
-    shared: dict[str, str] = {}  # by field
-    for override in overrides:
-        field = override.partition("=")[0].strip()
-        task, _, of_task = field.partition(".")
-        if task not in names:
-            shared[field] = override
-        elif of_task in ("model", "output_dir", "init_from"):
-            raise ValueError(f"Override `{override}`: this field is the whole suite's.")
-        else:
-            own[task].append(override.partition(".")[2])
-    if "model" not in shared:
+    given = [(override.partition("=")[0].partition(".")[0], override) for override in overrides]
+    values = dict(override.split("=", 1) for override in overrides if "=" in override)
+    if "model" not in values:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
-    default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
-    output = Path(shared.pop("output_dir", "").partition("=")[2] or default)
-    recipes: dict[str, TaskRecipe] = {}
-    known, wanted, starts = {*names}, {*(chosen or names)}, {task.init_from for task in suite.tasks}
+    output = Path(values.get("output_dir", Path("runs") / run_name(values["model"]) / path.stem))
+    known = {task.name for task in suite.tasks}
+    if len(known) < len(suite.tasks):
+        raise ValueError(f"{path} has several tasks of one name. Give each its own.")
+    if unknown := [name for name in chosen or () if name not in known]:
+        raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], known)}")
+    wanted, recipes = {*(chosen or known)}, {}
+    for task in reversed(suite.tasks):  # what a task starts from is before it
+        wanted |= {task.init_from} if task.name in wanted else set()
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
         kind = KINDS[kind_of(["--config", config])]
         fitting = {item.name for item in fields(kind.recipe_class)} - ({"seeds"} if not kind.is_trained else set())
         known |= fitting
-        texts = [f"save_models={str(task.name in starts).lower()}"] if kind.is_trained else []
-        texts += [*task.overrides, *(text for name, text in shared.items() if name.partition(".")[0] in fitting)]
-        texts += [*own[task.name], *([f"init_from={output / task.init_from}"] if task.init_from else [])]
+        is_start = task.name in [other.init_from for other in suite.tasks]
+        texts = [f"save_models={str(is_start).lower()}"] if kind.is_trained else []
+        texts += [*task.overrides, *(override for field, override in given if field in fitting)]
+        texts += [override.partition(".")[2] for field, override in given if field == task.name]
+        texts += [f"init_from={output / task.init_from}"] if task.init_from else []
         try:
-            recipes[task.name] = load_recipe(kind.recipe_class, config, [*texts, f"output_dir={output / task.name}"])
+            recipe = load_recipe(kind.recipe_class, config, [*texts, f"output_dir={output / task.name}"])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
-    if unused := [name for name in shared if name.partition(".")[0] not in known]:
-        raise ValueError(
-            f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], sorted(known))}"
-        )
-    for task in reversed(suite.tasks):  # what a task starts from is before it
-        wanted |= {task.init_from} if task.name in wanted else set()
-    return {name: recipe for name, recipe in recipes.items() if name in wanted}
+        recipes |= {task.name: recipe} if task.name in wanted else {}
+    if unused := [field for field, _ in given if field not in known]:
+        raise ValueError(f"No recipe has the field {unused[0]!r}. {nearest(unused[0], sorted(known))}")
+    return recipes
 
 
 def leave_out_missing(recipe: TaskRecipe) -> str:
-    """Removes the languages whose tables do not exist from a recipe; returns which, as its results say it too.
+    """Removes the tables that do not exist from a recipe, by language; returns which, as its results say it too.
 
-    No rows are read. Raises one of `NOT_THERE` if training rows do not exist, or if no language is left to evaluate.
+    No rows are read. Raises FileNotFoundError if no table is left to train on, or to evaluate.
     """
-    for table in getattr(recipe, "train", []):
-        languages = training_languages(recipe, table) if isinstance(table, LabeledTable) else []
-        for language in languages or [""]:
-            find_tables(table, language, recipe.hub_root)
-    missing: dict[str, str] = {}
-    tables = next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
-    for table in list(tables):
-        languages, found = getattr(table, "languages", []), []
-        for language in languages or [""]:
-            try:
-                find_tables(table, language, recipe.hub_root)
-                found.append(language)
-            except NOT_THERE as error:
-                missing[language or getattr(table, "name", table.path)] = str(error)
-        if not found:
-            tables.remove(table)
-        elif languages:
-            table.languages = found
-    if not tables:
-        raise FileNotFoundError(f"no table exists: {next(iter(missing.values()), 'none is named')}")
+    missing: list[str] = []
+    parts = [part for part in ("train", "evaluation", "pairs", "test") if hasattr(recipe, part)]
+    for part in parts:
+        tables = getattr(recipe, part)
+        for table in list(tables):
+            languages = getattr(table, "languages", [])
+            names = languages or [getattr(recipe, "source_language", "")]
+            found = [name for name in names if exists(table, name, recipe.hub_root)]
+            absent = [name for name in languages if name not in found]
+            missing += absent or [getattr(table, "name", None) or describe(table)] * (not found)
+            if languages:
+                table.languages = found
+            if not found:
+                tables.remove(table)
+        if not tables:
+            raise FileNotFoundError(f"does not exist, in `{part}`: {', '.join(missing)}")
     reason = f"does not exist: {', '.join(missing)}" if missing else ""
     if missing:
-        tables[0].note = "; ".join(filter(None, (tables[0].note, f"left out, {reason}")))
+        evaluated = getattr(recipe, parts[-1])[0]
+        evaluated.note = "; ".join(filter(None, (evaluated.note, f"left out, {reason}")))
     return reason
 
 
-def find_tables(part: Any, language: str, hub_root: str | None, split: str = "train") -> None:
-    """Looks for every table in a part of a recipe, in a language. Raises one of `NOT_THERE` where there is none.
-
-    `split` is that of a table without one, such as a pair's other side.
-    """
+def exists(part: Any, language: str, hub_root: str | None, split: str = "train") -> bool:
+    """Whether all tables and files of a part of a recipe can be found; `split` is that of a table without one."""
     import datasets
 
-    if hasattr(part, "files"):
-        for file in part.files(hub_root):
-            file.stat()
-    if language:
-        part = filled(part, language)
-    split = getattr(part, "split", None) or split
-    for inner in filter(is_dataclass, vars(part).values()):
-        find_tables(inner, "", hub_root, split)
-    if isinstance(part, Table) and not Path(path := resolve_hub_path(part.path, hub_root)).is_file():
-        is_there = part.config in (None, *datasets.get_dataset_config_names(path))
-        splits = datasets.get_dataset_split_names(path, part.config) if is_there else []
-        if re.split(r"[\[+]", split)[0] not in splits:
-            raise FileNotFoundError(f"{describe(part)} does not exist.")
+    part = filled(part, language) if language and hasattr(part, "language_names") else part
+    split, inner = getattr(part, "split", None) or split, filter(is_dataclass, vars(part).values())
+    files = part.files(hub_root) if hasattr(part, "files") else []
+    if not all(file.is_file() for file in files) or not all(exists(one, language, hub_root, split) for one in inner):
+        return False
+    if not isinstance(part, Table) or Path(path := resolve_hub_path(part.path, hub_root)).is_file():
+        return True
+    try:
+        has_config = part.config in (None, *datasets.get_dataset_config_names(path))
+        return has_config and re.split(r"[\[+]", split)[0] in datasets.get_dataset_split_names(path, part.config)
+    except (FileNotFoundError, ConnectionError):  # the latter of a Hub that cannot be reached
+        return False
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:
     """Runs the tasks that are not finished, then writes and shows the table of all finished ones.
 
-    Raises ValueError if another command uses the folder or it holds something else, for a model that cannot be read,
-    and after all tasks if one has failed.
+    Raises ValueError if another command uses the folder or it holds something else, and after all tasks if one has
+    failed.
     """
     from accelerate import PartialState
 
-    from finetuning.models import read_config
-
     if not recipes:
         raise ValueError(f"No task of suite {suite.name} can be run: {left_out}. Check hub_root, or the connection.")
-    names, first = [task.name for task in suite.tasks], next(iter(recipes.values()))
-    output = Path(first.output_dir).parent
-    read_config(first.model.replace("{seed}", str(first.seeds[0])), first.hub_root, first.trust_remote_code)
+    names, output = [task.name for task in suite.tasks], Path(next(iter(recipes.values())).output_dir).parent
     with run_lock(output):
         if held := not_own(output, rf"\.?results\.(json|md|csv|png)(\.\d+\.tmp)?|{'|'.join(map(re.escape, names))}"):
             raise ValueError(f"output_dir {output} holds {held[0]}, which is not of suite {suite.name}. Name another.")
         PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
-        failed = run_all(recipes, command, keep_going=True)
-        if PartialState().is_main_process:
-            left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
-            found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
-            if len({frozenset(of["model"]["fingerprint"].split("+")) for of in found.values()}) > 1:
-                models = "; ".join(f"{task}: {of['model']['folder']}" for task, of in found.items())
-                raise ValueError(f"The tasks in {output} have other models ({models}). Use one output_dir per model.")
-            if found:
-                write(suite, found, output / "results", left_out)
+        failed = run_all(recipes, command)
+        left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
+        found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
+        models = {frozenset(of["model"]["fingerprint"].split("+")): of["model"]["folder"] for of in found.values()}
+        if len(models) > 1:
+            raise ValueError(f"The tasks in {output} are of {', '.join(models.values())}. Name an output_dir for each.")
+        if found and PartialState().is_main_process:
+            write(suite, found, output / "results", left_out)
     if failed:
         raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs only these again.")
 
 
+def shown_of(suite: Suite, found: Tasks) -> dict[str, list[pandas.Series]]:
+    """By task, its shown scores by seed, each averaged over languages. Raises ValueError for an unknown score."""
+    shown = {task.name: task.scores or [found[task.name].metric] for task in suite.tasks if task.name in found}
+    for name, scores in shown.items():
+        if unknown := set(scores) - set(found[name].metrics):
+            raise ValueError(f"Task {name} shows {min(unknown)!r}; its results have {found[name].metrics}.")
+    return {name: [found[name].table(score)[AVERAGE] for score in scores] for name, scores in shown.items()}
+
+
 def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
-    """By task and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
+    """By task and AVERAGE: the mean over shown scores, languages and the tasks that have results, as XTREME.
 
-    It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its score
-    for every seed, unless it has a score for each. With other seeds, it is the mean of the tasks' means. Raises
-    ValueError for a score that the results do not have.
+    The average is taken seed by seed, with the seeds of the first trained task. A task that has other seeds, such as
+    one that trains nothing, counts with its mean for each of these.
     """
-    scores, trained = {}, []
-    for task in suite.tasks:
-        if (results := found.get(task.name)) is None:
-            continue
-        if unknown := set(task.scores) - set(results.metrics):
-            raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
-        shown = [results.table(name)[AVERAGE] for name in task.scores or [results.metric]]
-        scores[task.name] = sum(shown) / len(shown)
-        trained += [task.name] if results.protocol.training_data else []
-    seeds, *others = dict.fromkeys(tuple(scores[name].index) for name in trained or [*scores][:1])
-    own = {name: of if tuple(of.index) == seeds else of.mean() for name, of in scores.items()}
-    average = summary(pandas.DataFrame(own, index=seeds).mean(axis=1))
-    if others:
-        average = {"scores": [], "mean": fmean(of.mean() for of in scores.values()), "sd": None}
-    return {**{name: summary(of) for name, of in scores.items()}, AVERAGE: average}
+    scores = {name: sum(shown) / len(shown) for name, shown in shown_of(suite, found).items()}
+    first = next((name for name in scores if found[name].protocol.training_data), next(iter(scores)))
+    seeds = scores[first].index
+    by_seed = {name: of if of.index.equals(seeds) else of.mean() for name, of in scores.items()}
+    average = pandas.DataFrame(by_seed, index=seeds).mean(axis=1)
+    return {name: summary(of) for name, of in {**scores, AVERAGE: average}.items()}
 
 
-def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The published rows by title, as text by task, and a line for each task that they measure in another way."""
+def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
+    """The published rows as text by task, without those over other languages than ours.
+
+    The results of a task get the rows that are shown next to it, so that their warnings say what differs.
+    """
     columns: dict[str, dict[str, str]] = {}
-    differs: dict[str, dict[str, None]] = {}
-    for item in suite.published:
-        table, row = find(item.paper, item.table, item.row)
+    for item in map(asdict, suite.published):
+        table, row = find(**item)
         scores = [table.scores(row, metric) for metric in table.metrics]
-        cells = {
+        cells = columns[", ".join(item.values())] = {
             task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
         }
-        columns[f"{load(item.paper).paper}, {item.table}: {item.row}"] = cells
         for task, results in found.items():
-            if cells[task]:
-                reference = look_up(asdict(item), task, results["kind"], results.metric, results.names)
-                ways = differences_to(results, [reference.pooling])
-                ways += ["other languages"] * (reference.average is None)
-                differs.setdefault(task, {}).update(dict.fromkeys(ways))
-        if set(table.columns) == set(cells):  # else its average is over other tasks
+            if cells[task] and look_up(item, task, results["kind"], results.metric, results.names).average is None:
+                cells[task] = ""
+            results["published"] = [*results["published"], *([item] if cells[task] else [])]
+        if set(table.columns) == set(cells) and all(cells.values()):  # else its average is over other tasks
             cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
-    return columns, [f"{task}: {DIFFERS}: {', '.join(ways)}" for task, ways in differs.items() if ways]
+    return columns
 
 
 def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> None:
     """Writes the table of a model as JSON, Markdown, CSV (a row per score) and PNG, and shows it."""
-    scores, (published, lines) = scores_of(suite, found), published_of(suite, found)
-    run = run_name(next(iter(found.values()))["model"]["folder"])
-    cells = {row: with_deviation(entry) for row, entry in scores.items()}
-    for task in suite.tasks:
-        if task.name in found:
-            shown = [found[task.name].of(AVERAGE, name) for name in task.scores or [found[task.name].metric]]
-            cells[task.name] = " / ".join(map(with_deviation, shown))
-    columns = [cells, *published.values()]
-    names = [task.name for task in suite.tasks]
+    scores, published = scores_of(suite, found), published_of(suite, found)
+    run, names = run_name(next(iter(found.values()))["model"]["folder"]), [task.name for task in suite.tasks]
+    cells = {
+        name: " / ".join(with_deviation(summary(of)) for of in shown) for name, shown in shown_of(suite, found).items()
+    }
+    columns = [{**cells, AVERAGE: with_deviation(scores[AVERAGE])}, *published.values()]
     table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in (*names, AVERAGE)]
     missing = [name for name in names if name not in found]
     warnings = [*filter(None, [suite.note]), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
-    warnings += [*lines, *joint_warnings(found)]
+    warnings += joint_warnings(found)
     picture = path.with_suffix(".png")
     plot_bars({run: {name: scores[name] for name in found}}, picture, suite.name, "score (%)")
     write_page(path, suite.name, table, {"Warnings": warnings}, picture, [of.frame(run=run) for of in found.values()])

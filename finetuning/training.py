@@ -18,9 +18,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
-from finetuning.data.data_report import print_data
 from finetuning.models import fine_tuned_on
-from finetuning.page import write_results
+from finetuning.page import print_data, write_results
 from finetuning.recipe import TaskRecipe, TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from finetuning.page import FIGURE, is_at_chance, lines_of, markdown_table, score_table, warnings_of
+from finetuning.page import is_at_chance, lines_of, markdown_table, score_table, warnings_of
 from finetuning.results import Results, with_deviation
 from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
@@ -225,7 +225,7 @@ def results(contents: list[Results]) -> list[dict[str, Any]]:
             "title": _title(content),
             "score": _score(content),
             "table": markdown(*score_table(content)),
-            "protocol": [line for line in lines_of(content, with_model=False) if not line.startswith(SAID)],
+            "protocol": [line for line in lines_of(content) if not line.startswith(SAID)],
             "warnings": warnings_of(content),
         }
         for content in contents
@@ -344,6 +344,6 @@ def markdown(columns: list[str], rows: list[list[str]]) -> str:
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     names, *cells = [[row[place] for place in kept] for row in (columns, *rows)]
     head, _, *body = markdown_table((names, cells))
-    is_figures = [all(FIGURE.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
+    is_figures = [re.fullmatch(r"[*\s\d.,±+/%†()x-]*", "".join(column)) for column in zip(*cells, strict=True)]
     rule = "| " + " | ".join("---:" if figures else "---" for figures in is_figures) + " |"
     return "\n".join([head, rule, *body])

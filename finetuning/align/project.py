@@ -19,7 +19,7 @@ from finetuning.align.common import (
 )
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
-from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2
+from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from finetuning.data.word_lists import BREAKS, text_lists
 from zoo_core.console import CONSOLE
 from zoo_core.provenance import written_aside
@@ -77,7 +77,7 @@ def run(options: Namespace) -> None:
             output.write(text)
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
-    lost_of = ", ".join(f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common())
+    lost_of = ", ".join(f"{lost_counts[label]:,} of {count:,} {label}" for label, count in counts.most_common())
     CONSOLE.print(f"{len(given.pairs):,} sentences; lost: {lost_of or 'nothing, there are no labels'}")
 
 

@@ -101,7 +101,7 @@ def project_spans(links: Sequence[Link], probabilities: Sequence[float], spans: 
 
 
 def spans_of(labels: Sequence[str]) -> list[Span]:
-    """The spans that IOB2 labels mark; their label is "" where the marks have no types."""
+    """The spans that IOB2 labels mark."""
     spans: list[Span] = []
     for word, label in enumerate(labels):
         if label[0] == "B":

@@ -1,4 +1,4 @@
-"""Labels that mark spans of words (IOB1, IOB2, IOBES, BILOU, BMES, BMEWO), and the same spans in IOB2.
+"""Labels that mark spans of words (IOB1, IOB2, IOBES, BILOU, BMES), and the same spans in IOB2.
 
     >>> form_of(["O", "B-PER", "L-PER", "U-LOC"])
     'B-TYPE'
@@ -8,8 +8,8 @@
     True
 
 A label is `O`, or a mark and the type of a span: `B-PER` or `PER-B`. The marks of all schemes are read alike. Marks
-alone (`B`, `I`) are labels of spans only if `O` and such marks are all labels; parts of speech have such names too. All
-labels of a file decide together. `_` is no label (CoNLL-U, `word-align project`).
+without a type are tags, like parts of speech of such names. All labels of a file decide together. `_` is no label
+(CoNLL-U, `word-align project`).
 
 Sequences that a scheme does not allow, such as `I-` after `O`, are read as conlleval and seqeval do by default: a span
 begins at B and S, after the end of another span, after O, and where the type changes.
@@ -21,16 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 OUTSIDE = "O"
 UNLABELED = "_"
 IOBES = dict(zip("BIMELSUW", "BIIEESSS", strict=True))  # M of BMES; L and U of BILOU; W of BMEWO
-BARE = "B"
 FORMS = {  # the type has no separator next to the mark's: parts of speech such as `S----3MS2-` do
     "B-TYPE": r"(?P<mark>[BIMELSUW])-(?P<kind>[^-_].*)",
     "TYPE-B": r"(?P<kind>.*[^-_])-(?P<mark>[BIMELSUW])",
-    BARE: "(?P<mark>[BIMELSUW])(?P<kind>)",
 }
 
 
 def join_label(mark: str, kind: str) -> str:
-    """`B-PER`; the mark alone where spans have no types."""
+    """`B-PER`, or `O` without a type."""
     return f"{mark}-{kind}" if kind else mark
 
 
@@ -60,12 +58,11 @@ def form_of(labels: Iterable[str], place: Callable[[str], str] = lambda label: "
     place: file and row where a label occurs, for errors. Raises ValueError where some labels mark spans and others,
     such as `PER`, have no mark in the same form.
     """
-    known = sorted(set(labels) - {UNLABELED})
-    marked = [label for label in known if label != OUTSIDE]
+    known = {*labels} - {UNLABELED}
+    marked = sorted(known - {OUTSIDE})
+    if not marked:
+        return "B-TYPE" if known else None
     fitting = {form: [label for label in marked if re.fullmatch(pattern, label)] for form, pattern in FORMS.items()}
-    bare = fitting.pop(BARE)
-    if marked == bare:
-        return None if OUTSIDE not in known else BARE if {"B", "I"} & {*bare} else None if bare else "B-TYPE"
     form = max(fitting, key=lambda form: len(fitting[form]))
     # parts of speech such as S-adj and U-x among others mark no spans
     if not (fitting[form] and (OUTSIDE in known or {split_label(one, form)[0] for one in fitting[form]} & {*"BI"})):

@@ -38,12 +38,13 @@ def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None)
     """
     tables = tables_of(table)
     found = [read_table(one, hub_root) for one in tables]
-    where, positions, sides = f"{name} ({'; '.join(map(describe, tables))})", None, []
+    where, sides = f"{name} ({'; '.join(map(describe, tables))})", []
     for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
         wanted = getattr(table, f"{side}_column")
         typed_column(rows, wanted, where)
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
     sizes = [len(side) for side in sides]
+    positions = np.arange(sizes[0])
     if len(tables) == 2 and table.join_on:
         ids = [unique_ids(rows, table.join_on, where) for rows, _ in found]
         places = ids[1].get_indexer(ids[0])

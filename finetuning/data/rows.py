@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +33,7 @@ class Rows:
     language: str
     dataset: "Dataset"
     fingerprint: str
-    positions: "np.ndarray | None" = None  # of the rows in the table, from 0; None: all of its rows are here
+    numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
 
     @property
@@ -46,21 +46,21 @@ class Rows:
         """The table and the language, as errors name them."""
         return f"{self.name}, language {self.language}"
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The number of each row in its table, from 0."""
-        return range(len(self.dataset)) if self.positions is None else self.positions
-
     def report(self, faults: dict[int, str], advice: str) -> None:
         """Raises ValueError for the first of the faulty rows, by their numbers here; does nothing without any."""
         if faults:
             row = min(faults)
             raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}. {advice}")
 
+    def shares_rows_with(self, other: "Rows") -> bool:
+        """Whether both have a row of one table. Two slices of a split, as in train[:9], count as two tables."""
+        one, two = ((of.path, of.config, split_name(of)) for of in (self.table, other.table))
+        return one == two and bool(np.intersect1d(self.numbers, other.numbers).size)
+
     def without(self, numbers: Collection[int]) -> Self:
         """Returns these rows except for some, by their numbers here."""
         kept = np.delete(np.arange(len(self.dataset)), list(numbers))
-        return replace(self, dataset=self.dataset.select(kept), positions=np.asarray(self.numbers)[kept])
+        return replace(self, dataset=self.dataset.select(kept), numbers=self.numbers[kept])
 
 
 def rows_of(table: "LabeledTable", languages: list[str], hub_root: str | None) -> list[Rows]:

@@ -1,8 +1,8 @@
 """The rows for training, selection and evaluation, by language, for every kind of task."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -56,6 +56,50 @@ class TaskData(Data):
     as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
 
 
+def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
+    """The tables by their place in the recipe, such as `train.0`, as errors name them."""
+    parts = {"train": recipe.train, "evaluation": recipe.evaluation}
+    return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
+
+
+def check_tables(recipe: "Recipe") -> None:
+    """Raises ValueError for tables that are missing, for repeated label names, and for languages and translations that
+    the setting does not use, or needs and lacks."""
+    if not recipe.train or not recipe.evaluation:
+        raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
+    for where, table in named_tables(recipe).items():
+        if len(set(table.label_names)) < len(table.label_names):
+            raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
+        if bool(table.translation_columns) + bool(table.translations) != recipe.plug_in:
+            raise ValueError(
+                f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
+                "`translations`; without it, none."
+            )
+        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
+        has_labels = recipe.translations_have_labels and table in recipe.train
+        wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
+        if columns and len(columns) != len(wanted):
+            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
+    for position, table in enumerate(recipe.train):
+        if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
+            raise ValueError(
+                f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
+                f"{recipe.source_language}. Leave it out, or use setting=translate_train_all or supervised."
+            )
+    if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
+        raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
+
+
+def translation_of(rows: Rows) -> Rows | None:
+    """The same rows with their translations' columns as the table's own; the label column is "" where none is named."""
+    columns = rows.table.translation_columns
+    if not columns:
+        return None
+    texts = len(rows.table.text_columns)
+    table = replace(rows.table, text_columns=columns[:texts], label_column=next(iter(columns[texts:]), ""))
+    return replace(rows, table=table)
+
+
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     """Returns the languages of a training table; none if `language_column` has them, or if they must be named."""
     must_name = recipe.setting == "supervised" and has_place_for_language(table)
@@ -91,7 +135,8 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
 def open_tables(recipe: "Recipe") -> Tables:
     """Reads every table of a recipe that `check_tables` has passed.
 
-    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
+    Raises ValueError for a language that is evaluated twice, for rows of two parts, and for settings without training
+    rows that they need.
     """
     root, setting, evaluation = recipe.hub_root, recipe.setting, {}
     train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
@@ -103,7 +148,13 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    return Tables(train, development_rows(recipe, evaluation), evaluation)
+    tables = Tables(train, development_rows(recipe, evaluation), evaluation)
+    parts = {"train": train, "dev": [*itertools.chain(*tables.dev.values())], "evaluation": [*evaluation.values()]}
+    for (part, own), (later, others) in itertools.combinations(parts.items(), 2):
+        for rows, other in itertools.product(own, others):
+            if rows.shares_rows_with(other):
+                raise ValueError(f"{later} reads rows of {rows.name} that {part} reads, too. Name other rows.")
+    return tables
 
 
 def gather(
@@ -180,22 +231,17 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
 
 def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> list[str]:
     """Warnings of rows whose texts an earlier part has, too."""
-    import pandas
 
     def hashes(rows: "Dataset") -> list[int]:  # the texts themselves would need memory
         values = zip(*(rows[column][:] for column in texts), strict=True)
         return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
 
-    frames = [
-        pandas.DataFrame({"text": hashes(rows), "part": part, "language": language})
-        for part, languages in parts.items()
-        for language, rows in languages.items()
-    ]
-    frame, warnings = pandas.concat(frames, ignore_index=True), []
-    for earlier, later in combinations(parts, 2):
-        own = frame[frame.part == later]
-        shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
-        if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):
+    found = {part: {name: hashes(rows) for name, rows in own.items()} for part, own in parts.items()}
+    warnings = []
+    for earlier, later in itertools.combinations(parts, 2):
+        known = {*itertools.chain(*found[earlier].values())}
+        shared = [(name, sum(one in known for one in own), len(own)) for name, own in found[later].items()]
+        if shown := ", ".join(f"{name} {count:,} of {rows:,}" for name, count, rows in shared if count):
             warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
     return warnings
 

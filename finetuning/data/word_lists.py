@@ -35,16 +35,14 @@ def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "stri
 def text_lists(
     dataset: "Dataset", column: str, where: str, what: str, may_be_blank: bool = False, numbers: Any = None
 ) -> list[list[str]]:
-    """A column of lists of texts; ids of class labels become their names.
+    """A column of lists of texts.
 
     where: the table, and what: what a list holds, for errors, which name the row; `numbers` are those of the rows if
     they are not all. Raises ValueError for what is no list of texts, and for texts that hold tabs or line breaks or,
     unless they `may_be_blank`, no character.
     """
-    names = getattr(getattr(require_column(dataset, column, where), "feature", None), "names", None)
+    require_column(dataset, column, where)
     lists = dataset[column][:]
-    if names:
-        lists = [texts and [names[number] for number in texts] for texts in lists]
     for row, texts in enumerate(lists):
         is_text = isinstance(texts, list) and {*map(type, texts)} <= {str} and not BREAKS.search("".join(texts))
         if not is_text or not may_be_blank and not all(text.strip(" ") for text in texts):

@@ -5,7 +5,6 @@ that each average is that of its row's scores, or that the row has `recomputed`.
 """
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -91,50 +90,46 @@ def load(paper: str) -> Paper:
 
 
 def find(paper: str, table: str, row: str) -> tuple[PaperTable, PaperRow]:
-    """Returns a table and one of its rows. Raises ValueError, with the nearest names, for an unknown one."""
-    tables = {item.table: item for item in load(paper).tables}
-    rows = {item.name: item for item in tables[table].rows} if table in tables else {}
-    for name, known in ((table, tables), (row, rows)):
-        if name not in known:
-            raise ValueError(f"{name!r} is no table or row of {paper}. {nearest(name, known)}")
-    return tables[table], rows[row]
+    """Returns a table and one of its rows. Raises ValueError for an unknown one."""
+    rows = {(item.table, of.name): (item, of) for item in load(paper).tables for of in item.rows}
+    if (table, row) not in rows:
+        raise ValueError(f"{row!r} of {table!r} is no row of {paper}. {nearest(row, [name for _, name in rows])}")
+    return rows[table, row]
 
 
-def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iterable[str]) -> Reference:
+def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: list[str]) -> Reference:
     """Returns what the row `item` (`paper`, `table`, `row`) says about a task in some languages, or pairs.
 
     If the columns of the table are tasks, the row gives the average. It is kept if it is over exactly `names`.
     Raises ValueError for an unknown row, and a table without a score of the task.
     """
     table, row = find(item["paper"], item["table"], item["row"])
-    names = list(names)
     if table.columns_are == "tasks":
         average, scores = table.scores(row, table.metrics[0]).get(task), {metric: {}}
         columns = languages_of(task, table)
     elif table.task in (None, task, kind):
         main = "accuracy" if kind == "retrieval" else metric  # papers search in one direction
         average, columns = row.average.get(main), table.columns
-        scores = {metric: table.scores(row, main)}
-        scores |= {name: table.scores(row, name) for name in table.metrics if name != main}
+        scores = {metric if name == main else name: table.scores(row, name) for name in (main, *table.metrics)}
     else:
         raise ValueError(
             f"published names {item['table']} of {table.task}, and the task is {task}. Set published=null."
         )
-    ours = {column: pair_of(column, names) for column in columns or []}
+    ours = {column: pair_of(column, names) for column in columns}
     name = f"{item['table']} (average: {row.average_from})" if row.average_from else item["table"]
     return Reference(
         f"{load(item['paper']).paper}, {name}, {item['row']}",
         {of: {ours[c]: score for c, score in found.items() if ours[c] in names} for of, found in scores.items()},
-        average if set(ours.values()) == set(names) else None,
+        average if {*ours.values()} == {*names} else None,
         row.pooling or XTREME_POOLING.get(task),
         " ".join(filter(None, (table.note, row.note))) or None,
     )
 
 
-def languages_of(task: str, table: PaperTable) -> list[str] | None:
+def languages_of(task: str, table: PaperTable) -> list[str]:
     """The languages of a task: the columns of a table of it, of the same paper if there is one."""
     known = sorted((load(name) for name in papers()), key=lambda paper: table not in paper.tables)
-    return next((item.columns for paper in known for item in paper.tables if item.task == task), None)
+    return next((item.columns for paper in known for item in paper.tables if item.task == task), [])
 
 
 def pair_of(column: str, pairs: list[str]) -> str:

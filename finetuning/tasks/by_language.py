@@ -12,8 +12,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.table_checks import check_tables, named_tables
-from finetuning.data.task_tables import Tables, TaskData, open_tables
+from finetuning.data.task_tables import Tables, TaskData, check_tables, named_tables, open_tables
 from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.recipe import Recipe

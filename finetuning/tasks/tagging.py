@@ -31,8 +31,7 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import translation_of
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, translation_of
 from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import LABEL_SCORES, LabelScores

@@ -17,7 +17,6 @@ The results of a run that trains on these rows name it, too.
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,53 +40,43 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the teacher: folder or Hub id of a fine-tuned tagger")
-    parser.add_argument("--input", required=True, help=f"file of text to label; holds {LANGUAGE} for several languages")
+    parser.add_argument("--input", required=True, help=f"file of text to label; {LANGUAGE} in it is replaced")
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="languages of the text")
-    parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
+    parser.add_argument("--output", required=True, help=f"JSONL file to write; {LANGUAGE} in it is replaced")
     parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     text = "tokens of a window; longer sentences are split (default: 128)"
     parser.add_argument("--max_length", type=int, default=128, help=text)
     options = parser.parse_args(argv)
     with user_errors():
-        label(options)
+        outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
+        if there := next((output for output in outputs.values() if output.exists()), None):
+            raise ValueError(f"{there} exists. Remove it, or name another --output.")
+        if len({*outputs.values()}) < len(outputs):
+            raise ValueError(f"--output is {options.output}, for {len(outputs)} languages. Write {LANGUAGE} in it.")
+        texts = {language: read_text(options.input.replace(LANGUAGE, language), language) for language in outputs}
+        model, tokenizer, teacher = load_teacher(options)
+        for language, output in outputs.items():
+            labels = label_words(model, tokenizer, texts[language]["tokens"][:], options.max_length)
+            rows = zip(texts[language], labels, strict=True)
+            write_rows(output, (row | {"labels": own, LABELED_BY: teacher} for row, own in rows))
+            print(f"{output}: {len(labels):,} rows, {sum(map(len, labels)):,} words")
 
 
-def label(options: argparse.Namespace) -> None:
-    """Labels the text of every language, after reading and checking all input."""
-    for name in ("input", "output"):
-        if len(options.languages) > 1 and LANGUAGE not in (given := getattr(options, name)):
-            raise ValueError(f"--{name} is {given}, for {len(options.languages)} languages. Write {LANGUAGE} in it.")
-    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
-    if there := next((output for output in outputs.values() if output.exists()), None):
-        raise ValueError(f"{there} exists. Remove it, or name another --output.")
-    texts = {language: read_text(options.input.replace(LANGUAGE, language), language) for language in outputs}
-    model, tokenizer, teacher = load_teacher(options)
-    for language, output in outputs.items():
-        rows, sentences = texts[language]
-        labels = label_words(model, tokenizer, sentences, options.max_length)
-        columns = zip(rows, sentences, labels, strict=True)
-        write_rows(output, (row | {"tokens": words, "labels": own, LABELED_BY: teacher} for row, words, own in columns))
-        print(f"{output}: {len(rows):,} rows, {sum(map(len, sentences)):,} words")
-
-
-def read_text(path: str, language: str) -> tuple["Dataset", list[list[str]]]:
-    """The rows of a file that have words, and their words. Raises ValueError for a file without a column of them."""
+def read_text(path: str, language: str) -> "Dataset":
+    """The rows of a file that have words, with the words as `tokens`. Raises ValueError for a file without words."""
     rows = load_table(Table(path=path))
     if "tokens" in rows.column_names:
-        sentences = text_lists(rows, "tokens", path, "word", may_be_blank=True)
+        text_lists(rows, "tokens", path, "word", may_be_blank=True)
+    elif re.split("[-_]", language)[0] in UNSPACED:
+        raise ValueError(f"{path}: {language} has no spaces between words. Give lists of words, as column `tokens`.")
     else:
-        texts = typed_column(rows, "text", path)[:]
-        if re.split("[-_]", language)[0] in UNSPACED:
-            raise ValueError(
-                f"{path}: column text is in {language}, which has no spaces between words. Split it with a segmenter "
-                "for the language, and give lists of words as a column `tokens`."
-            )
-        sentences = [(text or "").split() for text in texts]
-    kept = [row for row, words in enumerate(sentences) if words]
-    if not kept:
+        words = [(text or "").split() for text in typed_column(rows, "text", path)[:]]
+        rows = rows.add_column("tokens", words)
+    kept = rows.filter(bool, input_columns="tokens")
+    if not len(kept):
         raise ValueError(f"{path}: none of its {len(rows)} rows has a word.")
-    return rows.select(kept), [sentences[row] for row in kept]
+    return kept
 
 
 def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
@@ -106,15 +95,12 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     if getattr(config, "plug_in", False):
         raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
     model = load_whole(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
-    if all(re.fullmatch(r"LABEL_\d+", label) for label in model.config.id2label.values()):
-        raise ValueError(f"{name} has no names of labels. Write id2label into its config.json.")
-    tasks = fine_tuned_on(config)
-    origin = f"fine-tuned on {', then '.join(tasks)}" if tasks else name
+    origin = f"fine-tuned on {', then '.join(tasks)}" if (tasks := fine_tuned_on(config)) else name
     tokenizer.padding_side = "right"
     return model.to(PartialState().device), tokenizer, f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 
 
-def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_length: int) -> list:
+def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_length: int) -> list[list[str]]:
     """The likeliest label of each word, by sentence; long sentences are read in windows.
 
     transformers' pipeline reads a word's label at its first token, and cuts long sentences. A teacher of ours has
@@ -122,7 +108,6 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     """
     import numpy as np
     import torch
-    from rich.progress import track
 
     from finetuning.tasks.tagging import windows_of, words_of_sentences
 
@@ -133,14 +118,13 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     windows = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
     order = np.argsort(-np.array(windows["length"]), kind="stable")  # less padding
     found: dict[int, list[int]] = {}
-    for start in track(range(0, len(order), BATCH), "Labeling", disable=not sys.stderr.isatty()):
+    for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
         inputs = {name: [windows[name][place] for place in places] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
         found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)
-    ids = words_of_sentences(windows, found)
-    labels = [[names[number] for number in own] for own in ids]
+    labels = [[names[number] for number in own] for own in words_of_sentences(windows, found)]
     return [to_iob2(own, form) for own in labels] if form else labels
 
 

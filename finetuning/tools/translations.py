@@ -20,14 +20,13 @@ as pseudo test sets (English tests translated into more languages, which are not
 written again: remove it to convert its source anew.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_rows
-from zoo_core.tables import read_lines
+from zoo_core.tables import Table, load_table, read_lines, require_column
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the folder above the file, without punctuation: names of the two texts, and of the labels
@@ -82,12 +81,11 @@ def convert(folder: Path, output: Path) -> None:
 
 def source_of(file: Path) -> tuple[str, str, str, bool] | None:
     """Returns task, language and split of a published file, and which side is English; None for any other file."""
-    if any("pseudo" in part.lower() for part in file.parts[-2:]):
-        return None
-    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
+    folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts]
     of_folder = next((name for name in reversed(folders) if name in PAIRS), None)
     for pattern, (task, split, is_english) in FILES.items():
-        if (match := re.fullmatch(pattern, file.name)) and (found := task or of_folder):
+        match = re.fullmatch(pattern, file.name)
+        if match and (found := task or of_folder) and "pseudo" not in "/".join(file.parts[-2:]).lower():
             return found, match["language"], split, is_english
     return None
 
@@ -104,19 +102,14 @@ def pair_rows(file: Path, task: str, is_english: bool) -> tuple[list[dict[str, A
 
 def question_rows(file: Path, is_english: bool) -> tuple[list[dict[str, Any]], int]:
     """The readable questions of SQuAD's JSON, and the number of all. Raises ValueError for another form."""
-    rows: dict[str, dict[str, Any]] = {}
-    try:
-        articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
-        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-        asked = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
-        for context, question in asked:
-            answers = {name: [one[name] for one in question.get("answers") or []] for name in ("text", "answer_start")}
-            row = {"question": question["question"], "context": context, "answers": answers}
-            if answers["text"] and all(text.strip() for text in (row["question"], context, *answers["text"])):
-                named = {name + "_en" * is_english: value for name, value in row.items()}
-                rows.setdefault(question["id"], {"id": question["id"], **named})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
+    asked, rows = load_table(Table(path=str(file))), {}
+    require_column(asked, "answers", str(file))
+    for question in asked:
+        answers = {name: [one[name] for one in question["answers"]] for name in ("text", "answer_start")}
+        row = {"question": question["question"], "context": question["context"], "answers": answers}
+        if answers["text"] and all(text.strip() for text in (row["question"], row["context"], *answers["text"])):
+            named = {name + "_en" * is_english: value for name, value in row.items()}
+            rows.setdefault(question["id"], {"id": question["id"], **named})
     return list(rows.values()), len(asked)
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from datasets import ClassLabel, Features, Value
 
 from finetuning.recipe import Recipe
@@ -63,6 +64,13 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     path = str(tmp_path / "test.{language}.parquet")
     data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
     assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluated_split"] == "whole file"
+
+
+def test_read_finds_evaluated_rows_among_those_trained_on(write):
+    table = {"path": write("all", rows(NLI, language="de") + rows(NLI, language="sw")), "language_column": "language"}
+    assert len(read(table, {**table, "languages": ["de"]}, "source_language=sw").train) == 3
+    with pytest.raises(ValueError, match="evaluation reads rows of .*train"):
+        read(table, {**table, "languages": ["de", "sw"]}, "source_language=sw")
 
 
 def test_read_a_sample_of_the_rows_that_where_names(write):

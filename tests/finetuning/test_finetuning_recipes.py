@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.data.table_checks import check_tables
+from finetuning.data.task_tables import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
 from finetuning.tasks.question_answering.task import N_BEST
@@ -311,10 +311,3 @@ def test_recipes_start_from_the_runs_that_the_papers_name(name, start):
 def test_recipes_name_output_dir_after_model_and_task():
     for model, folder in (("runs/x/checkpoints/step-5/model/", "x-step-5"), ("runs/x/seed-{seed}/model", "x")):
         assert load("xtreme/panx", f"model={model}").output_dir == f"runs/{folder}/panx"
-
-
-def test_check_tables_finds_evaluated_rows_among_those_trained_on():
-    leak = ("train.0.split=test", "evaluation.0.languages=[de, fr]")
-    check_tables(load("metaxlm/amazon", *leak, "source_language=ja"))
-    with pytest.raises(ValueError, match="train.0"):
-        check_tables(load("metaxlm/amazon", *leak, "source_language=de"))

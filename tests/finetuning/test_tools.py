@@ -50,7 +50,6 @@ def test_convert_files_of_every_task(tmp_path):
     published(given, "XNLI/translate-train/en-de-translated.tsv", XNLI)
     published(given, "XNLI/translate-test/test-zh-en-translated.tsv", ["前\t后\tbefore\tafter\tentailment"])
     published(given, "PAWSX/translate-train/en-ja-translated.tsv", PAWS)
-    published(given, "PAWSX/translate-test/test-de-en-translated.tsv", PAWS)
     for name in (
         "SQuAD/translate-train/squad.translate.train.en-de", "SQuAD/translate-dev/squad.translate.dev.en-de",
         "TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-sw", "MLQA/translate-test/mlqa.translate.test.ar-en",
@@ -59,8 +58,8 @@ def test_convert_files_of_every_task(tmp_path):
     ):  # fmt: skip
         published(given, f"{name}.json", squad(("q1", "Was ist alt?", [("Rom", 0)])))
     convert(given, out)
-    names = "mlqa/ar/test pawsx/de/test pawsx/ja/train squad/de/train squad/de/validation tydiqa/sw/train "
-    names += "tydiqa/sw/validation xnli/de/train xnli/zh/test xquad/zh/validation"
+    names = "mlqa/ar/test pawsx/ja/train squad/de/train squad/de/validation tydiqa/sw/train tydiqa/sw/validation"
+    names += " xnli/de/train xnli/zh/test xquad/zh/validation"
     assert sorted(str(file.relative_to(out).with_suffix("")) for file in out.rglob("*.jsonl")) == names.split()
     # translate-train: the English is the original; translate-test: the translation
     english = {"premise_en": "They left.", "hypothesis_en": "They stayed.", "label": "contradiction"}
@@ -68,15 +67,12 @@ def test_convert_files_of_every_task(tmp_path):
     assert rows(out / "xnli/de/train.jsonl")[0] == german | english
     (row,) = rows(out / "xnli/zh/test.jsonl")
     assert [row[name] for name in ("premise", "premise_en", "label")] == ["前", "before", "entailment"]
-    quoted = rows(out / "pawsx/ja/train.jsonl")
-    assert [row["sentence1_en"] for row in quoted] == ['He said "a".', '"']  # a quotation mark quotes nothing
-    assert [row["label"] for row in quoted] == [1, 0]
-    assert rows(out / "pawsx/de/test.jsonl")[0]["sentence1"] == 'He said "a".'
+    quoted = rows(out / "pawsx/ja/train.jsonl")  # a quotation mark quotes nothing
+    assert [(row["sentence1_en"], row["label"]) for row in quoted] == [('He said "a".', 1), ('"', 0)]
     answers = {"text": ["Rom"], "answer_start": [0]}
-    (row,) = rows(out / "squad/de/train.jsonl")
-    assert row == {"id": "q1", "question": "Was ist alt?", "context": "Rom ist alt.", "answers": answers}
-    (row,) = rows(out / "xquad/zh/validation.jsonl")
-    assert row == {"id": "q1", "question_en": "Was ist alt?", "context_en": "Rom ist alt.", "answers_en": answers}
+    for name, suffix in (("squad/de/train", ""), ("xquad/zh/validation", "_en")):
+        fields = {"question": "Was ist alt?", "context": "Rom ist alt.", "answers": answers}
+        assert rows(out / f"{name}.jsonl") == [{"id": "q1", **{key + suffix: of for key, of in fields.items()}}]
 
 
 def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, capsys):

@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import translation_of
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, translation_of
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.models import Start

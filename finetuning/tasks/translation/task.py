@@ -17,8 +17,7 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
-from finetuning.data.rows import split_name
-from finetuning.data.table_checks import overlap
+from finetuning.data.rows import names_of, split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
@@ -257,7 +256,7 @@ def check_tables(recipe: TranslationRecipe) -> None:
         pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))
         for (position, table), (number, other) in pairs:
             for one, another in itertools.product(tables_of(table), tables_of(other)):
-                if overlap(one, another, recipe.hub_root):
+                if names_of(one) == names_of(another):
                     raise ValueError(f"{part}.{position} and {later}.{number} both read {describe(one)}.")
 
 

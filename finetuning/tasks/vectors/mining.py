@@ -11,7 +11,6 @@ import numpy as np
 
 from finetuning.data.pair_tables import SIDES
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
-from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
@@ -20,7 +19,7 @@ from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.vectors.recipe import MiningPools, MiningRecipe, Pools, expanded
+from finetuning.tasks.vectors.recipe import MiningRecipe, Pools, expanded
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
 from zoo_core.tables import describe, require_column
@@ -66,8 +65,9 @@ class MiningTask(SentenceTask[MiningRecipe]):
             name, where = table.name, f"pairs ({table.name})"
             pool, entry = read_pools(table, where, name, recipe.hub_root)
             if table.dev is not None:
-                _check_apart(table, recipe.hub_root)
                 dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
+                if {*entry["fingerprint"].split("+")} & {*dev_entry["fingerprint"].split("+")}:
+                    raise ValueError(f"{where}: `dev` has a table of the evaluated pools. Name another.")
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
@@ -172,14 +172,6 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tup
         "not_in_pools": rows_in_gold - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry
-
-
-def _check_apart(table: MiningPools, hub_root: str | None) -> None:
-    """Raises ValueError if a dev pool is an evaluated pool or shares rows with one."""
-    for name in ("gold", *SIDES):
-        one, other = getattr(table, name), getattr(table.dev, name)
-        if one is not None and other is not None and overlap(one, other, hub_root):
-            raise ValueError(f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}.")
 
 
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
