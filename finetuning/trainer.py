@@ -13,7 +13,6 @@ from transformers import EvalPrediction, Trainer, TrainingArguments
 
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.results import LabelScores
 from finetuning.steps import Key, LengthGroups, TrainsByPlan
 from zoo_core.masking import IGNORED
 
@@ -28,10 +27,6 @@ class Outcome:
     records: Iterable[dict[str, Any]]
     """The rows of `predictions/<language>.jsonl`, from `TaskData.as_read`: `row`, the number of the row in its table;
     gold; prediction. A generator: only the main process reads it, and of evaluated rows alone."""
-
-    label_scores: Callable[[], LabelScores] = dict
-    """Makes the scores of each label, where rows have labels; of what, `label_unit` of the protocol says: rows, words
-    or chunks. Called for evaluated rows alone."""
 
 
 class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):

@@ -19,8 +19,8 @@ from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]
-# Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` and perhaps
-# `label_scores` (rows as in results.json), and what else a kind needs
+# Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` (rows as in
+# results.json), and what else a kind needs
 Record = dict[str, Any]
 
 
@@ -81,7 +81,6 @@ class Task(ABC, Generic[R]):
             for row in record["scores"]
             if not self.metrics or row["metric"] in self.metrics
         ]
-        labels = [{**row, "seed": record["seed"]} for record in records for row in record.get("label_scores", [])]
         results = Results(
             {
                 "format": FORMAT,
@@ -95,7 +94,6 @@ class Task(ABC, Generic[R]):
                 "protocol": facts,
                 "published": recipe.references,
                 "scores": scores,
-                **({"label_scores": labels} if labels else {}),
             }
         )
         results["warnings"] = [*warnings, *self._at_chance(results)]

@@ -2,13 +2,12 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate import PartialState
-from sklearn.metrics import precision_recall_fscore_support
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
@@ -17,7 +16,7 @@ from finetuning.data.task_tables import Tables, TaskData, open_tables
 from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.recipe import Recipe
-from finetuning.results import LABEL_SCORES, LabelScores, Results
+from finetuning.results import Results
 from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
@@ -170,11 +169,6 @@ class LanguageTask(Task[R]):
             record = {
                 "metric": {"name": recipe.main_score, "module": module, "version": version},
                 "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
-                "label_scores": [
-                    {"language": language, "label": label, **scores}
-                    for language, found in outcomes.items()
-                    for label, scores in found.label_scores().items()
-                ],
                 "selected_step": trainer.state.best_global_step or trainer.state.global_step,
                 "fresh_parameters": model.fresh_parameters,
             }
@@ -214,18 +208,3 @@ class LanguageTask(Task[R]):
             *([f"differs from published scores: {', '.join(facts['differs'])}"] if facts["differs"] else []),
             *facts.get("facts", []),
         ]
-
-
-def by_label(gold: Sequence[int], found: Sequence[int], names: list[str]) -> LabelScores:
-    """The scores of each label, given the ids of the right one and of the predicted one of every row or word."""
-    labels = range(len(names))  # ids: scikit-learn takes 15 times as long for names
-    scores = precision_recall_fscore_support(gold, found, labels=labels, average=None, zero_division=0)
-    return named_scores(names, scores)
-
-
-def named_scores(names: list[str], scores: Iterable[Any]) -> LabelScores:
-    """The arrays of scikit-learn and seqeval (shares and counts, a number a label) by label, in percent."""
-    return {
-        name: {**{key: 100 * float(share) for key, share in zip(LABEL_SCORES, shares, strict=True)}, "support": int(n)}
-        for name, *shares, n in zip(names, *scores, strict=True)
-    }

@@ -14,7 +14,7 @@ from finetuning.data.rows import Rows
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.recipe import Recipe
-from finetuning.tasks.by_language import LanguageTask, by_label
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.trainer import Outcome
 from zoo_core.tables import require_column
 
@@ -63,7 +63,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         """
         length = self.recipe.max_length
         encoded, counts = encode_parts(data, encode_batch, ["cut"], tokenizer=self.start.tokenizer, max_length=length)
-        encoded.protocol.update(max_length=length, cut_texts=counts["cut"], label_unit="rows")
+        encoded.protocol.update(max_length=length, cut_texts=counts["cut"])
         return encoded
 
     def head(self, data: TaskData) -> dict[str, Any]:
@@ -79,9 +79,7 @@ class ClassificationTask(LanguageTask[Recipe]):
                 answer = {"gold": names[row["labels"]], "prediction": names[label]}
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        return Outcome(
-            {"accuracy": 100 * float(np.mean(found == gold))}, records(), lambda: by_label(gold, found, names)
-        )
+        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records())
 
 
 def encode_batch(

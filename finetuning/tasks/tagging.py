@@ -18,7 +18,7 @@ import functools
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,7 @@ from finetuning.data.table_checks import translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
-from finetuning.results import LABEL_SCORES, LabelScores
-from finetuning.tasks.by_language import LanguageTask, by_label, named_scores
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
@@ -107,7 +106,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         facts.update(
             max_length=recipe.max_length,
             label_subword=recipe.label_subword,
-            label_unit="chunks" if form_of(data.label_names) else "words",
             cut_texts=counts["cut"],
             split_texts=counts["is_further"],
             facts=[
@@ -139,12 +137,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                     answer[name] = [UNLABELED if tag == IGNORED else next(side) for tag in row["tags"]]
                 yield answer
 
-        def label_scores() -> LabelScores:
-            if form_of(names):
-                return by_type(gold, found, names)
-            return by_label(*([number for sentence in side for number in sentence] for side in ids), names)
-
-        return Outcome(chunk_scores(gold, found), records(), label_scores)
+        return Outcome(chunk_scores(gold, found), records())
 
 
 @dataclass
@@ -338,16 +331,3 @@ def chunk_scores(gold: list[list[str]], found: list[list[str]]) -> dict[str, flo
     pairs = zip(itertools.chain(*gold), itertools.chain(*found), strict=True)
     scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": np.mean([a == b for a, b in pairs])}
     return {name: 100.0 * float(score) for name, score in scores.items()}
-
-
-def by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
-    """The scores of each type of chunk, such as PER, of the sentences' labels."""
-
-    def types(labels: Iterable[str]) -> list[str]:  # sorted; `_` of labels without a type, as in seqeval
-        return sorted({label[2:] or UNLABELED for label in labels if label != OUTSIDE})
-
-    # seqeval scores the types that occur, in this order
-    seen = types(itertools.chain(*gold, *found))
-    scores = named_scores(seen, precision_recall_fscore_support(gold, found, average=None, zero_division=0))
-    absent = {**dict.fromkeys(LABEL_SCORES, 0.0), "support": 0}
-    return {name: scores.get(name, absent) for name in types(names)}
