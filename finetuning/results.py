@@ -24,7 +24,7 @@ OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not tra
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, and texts that repeat other facts.
 OUTCOMES = (
-    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)"
+    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|methods|layers|fresh_parameters)"
     r"|hyperparameters\.updates)(\.|$)"
 )
 

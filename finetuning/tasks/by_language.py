@@ -14,9 +14,7 @@ from transformers import TrainingArguments, set_seed
 from finetuning.data.table_checks import check_tables, named_tables
 from finetuning.data.task_tables import Tables, TaskData, open_tables
 from finetuning.models import Start, fine_tuned_on
-from finetuning.page import table_names
 from finetuning.recipe import Recipe
-from finetuning.results import Results
 from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
@@ -186,25 +184,3 @@ class LanguageTask(Task[R]):
             "source_language": recipe.source_language,
             "hyperparameters": {**dataclasses.asdict(recipe.training), "updates": updates},
         }
-
-    def lines(self, results: Results) -> list[str]:
-        facts = results["protocol"]
-        selection, metric, fresh = facts["selection"], facts["metric"], facts["fresh_parameters"]
-        trained_on = dict.fromkeys(name for table in facts["training_data"] for name in table["languages"])
-        data, sweep = selection["data"] or "no rows", selection.get("sweep")
-        cut, split = (
-            sum(sum(of.values()) for of in facts.get(name, {}).values()) for name in ("cut_texts", "split_texts")
-        )
-        return [
-            f"setting: {results.setting}, trained on {', '.join(trained_on)}",
-            *([f"translations: {facts['translations']}"] if facts.get("translations") else []),
-            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} rows)",
-            f"evaluated: {table_names(facts['evaluation_data'])}",
-            f"selection: {selection['rule']}, by {data if isinstance(data, str) else table_names(data)}",
-            *([f"tuned on the same rows: best of {sweep['points']} points of {sweep['fields']}"] if sweep else []),
-            f"new parameters: {fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})",
-            f"max length: {facts['max_length']} tokens ({cut} texts cut, {split} split)",
-            f"metric: {metric['name']} ({metric['module']} {metric['version']}), in percent",
-            *([f"differs from published scores: {', '.join(facts['differs'])}"] if facts["differs"] else []),
-            *facts.get("facts", []),
-        ]

@@ -48,6 +48,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
+    notes = ("f1, precision, recall: of chunks; token_accuracy: share of words with the right label",)
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod
@@ -108,11 +109,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             label_subword=recipe.label_subword,
             cut_texts=counts["cut"],
             split_texts=counts["is_further"],
-            facts=[
-                "f1, precision, recall: of chunks; token_accuracy: share of words with the right label",
-                f"label of a word: that of its {recipe.label_subword.replace('_', ' ')} subword",
-                *(f"training labels of a model: {teacher}" for teacher in teachers),
-            ],
+            labeled_by=list(teachers),
         )
         if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
             facts["cut_translations"] = counts["translation_cut"]

@@ -94,10 +94,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             {name: getattr(recipe, name) for name in settings},
             cut_texts=counts["cut"],
             split_texts=counts["split"],
-            facts=[
-                f"answers: the best of {N_BEST} starts and ends per window; F1 and exact match of {recipe.metric}",
-                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context",
-            ],
+            n_best=N_BEST,
+            training_windows=len(encoded.train),
         )
         if counts["translation_cut"]["evaluation"]:
             facts["cut_translations"] = counts["translation_cut"]

@@ -15,8 +15,6 @@ from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
-from finetuning.page import table_names
-from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
@@ -53,6 +51,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
 
     metrics = ("f1", "precision", "recall")
+    notes = ("threshold: the best for F1 on dev, by pair of languages and layer",)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -113,19 +112,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
                     counts |= {"mined": found["mined"], "right": found["right"]}
         threshold = thresholds[facts["layer"]]
         return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows
-
-    def lines(self, results: Results) -> list[str]:
-        facts = results["protocol"]
-        held_out = f"{facts['dev_fraction']:.0%} of the pools, held out at random" if facts["dev_fraction"] else ""
-        dev = "; ".join(filter(None, (table_names(facts["dev_data"]), held_out)))
-        return [
-            *self.setting_lines(facts),
-            f"search: exact, in both directions; pairs are ranked by the {facts['margin']} margin of the cosine over "
-            f"{facts['neighbors']} nearest neighbors; each sentence is in one pair at most, equal texts are one",
-            f"threshold: the best for F1 on dev, by language pair and layer: {dev} "
-            f"({sum(facts['dev_rows'].values()):,} gold pairs)",
-            f"metric: F1 of the found pairs ({facts['metric']['module']} {facts['metric']['version']}), in percent",
-        ]
 
 
 def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tuple[Pool, Facts]:
