@@ -19,11 +19,10 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import translation_of
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text, typed_column
-from finetuning.metrics import load_metric
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.by_language import LanguageTask
-from finetuning.tasks.question_answering.scores import score_answers
+from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
 from finetuning.trainer import Outcome
@@ -47,8 +46,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     @property
     def metric(self) -> tuple[str, str]:
-        name = self.recipe.metric
-        return name, load_metric("mlqa").version if name == "mlqa" else "1.0.0"
+        return self.recipe.metric, "1.0.0"
 
     def open(self) -> Start:
         start = super().open()
@@ -119,9 +117,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
         """F1 and exact match of the recipe's metric."""
-        if self.recipe.metric == "squad":
-            return score_answers(answers, golds)
-        return load_metric("mlqa").compute(predictions=answers, references=golds, language=language)
+        tokens = {"squad": squad_tokens, "mlqa": functools.partial(mlqa_tokens, language=language)}
+        return score_answers(answers, golds, tokens[self.recipe.metric])
 
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
