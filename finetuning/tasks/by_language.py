@@ -11,8 +11,9 @@ from accelerate import PartialState
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.table_checks import check_tables, named_tables
-from finetuning.data.task_tables import Tables, TaskData, open_tables
+from finetuning.data.rows import Rows
+from finetuning.data.table_checks import check_tables, named_tables, translation_of
+from finetuning.data.task_tables import TRANSLATION, Tables, TaskData, encode_parts, open_tables
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
 from finetuning.run_folder import Predictions, RunFolder
@@ -24,6 +25,8 @@ from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
 
 R = TypeVar("R", bound=Recipe)
+Windows = list[list[dict[str, Any]]]
+COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # of windows, in facts
 
 
 class LanguageTask(Task[R]):
@@ -31,6 +34,11 @@ class LanguageTask(Task[R]):
 
     Encoded rows have `labels`, also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a
     batch. They may have columns that the model does not use.
+
+    Plug-in (VECO, ACL 2021, section 3.1), columns of a row's translation have `translation_` before their names. The
+    paper does not describe windows. Our decisions: the first window of a text is read with the first one of its
+    translation, and so on, and further ones with the translation's last one. Labels of each window of the translation
+    are learned once.
     """
 
     auto_class: ClassVar[type]
@@ -47,6 +55,40 @@ class LanguageTask(Task[R]):
         """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
         logits = outputs["logits"].flatten(0, -2)
         return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
+
+    @staticmethod
+    def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The labels as the model takes them."""
+        return {"labels": labels}
+
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        """The windows of each row of a batch, of texts or of their translations: inputs, `labels` and `length`.
+
+        Of `cut`, `split` and other counts in them, the facts have the sums. `numbers` are those of the rows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no windows_of, or encode")
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Rows to windows."""
+        encoded, counts = encode_parts(data, self._encode_batch, list(COUNTED))
+        facts = {fact: counts[name] for name, fact in COUNTED.items() if counts[name]["train"]}
+        encoded.protocol.update(facts, max_length=self.recipe.max_length)
+        return encoded
+
+    def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
+        """Columns of the windows of rows; of those of a translation, its inputs and, in training, its labels."""
+        rows, names = self.windows_of(batch, numbers, is_train, False), self.start.tokenizer.model_input_names
+        translation = {name.removeprefix(TRANSLATION): of for name, of in batch.items() if name.startswith(TRANSLATION)}
+        translated = self.windows_of(batch | translation, numbers, is_train, True) if translation else []
+        for own, others in zip(rows, translated, strict=bool(translation)):
+            for number, window in enumerate(own):
+                other, is_new = others[min(number, len(others) - 1)], number < len(others)
+                window |= {TRANSLATION + name: other[name] for name in names if name in other}
+                window["length"] += other["length"]
+                window["translation_cut"] = int(number == 0 and (len(others) > len(own) or other["cut"] > 0))
+                if is_train:
+                    window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
+        return {name: [window[name] for own in rows for window in own] for name in rows[0][0]}
 
     @abstractmethod
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
@@ -184,3 +226,11 @@ class LanguageTask(Task[R]):
             "source_language": recipe.source_language,
             "hyperparameters": {**dataclasses.asdict(recipe.training), "updates": updates},
         }
+
+
+def both_sides(rows: Rows, columns_of: Callable[[Rows], dict[str, list]]) -> dict[str, list]:
+    """The columns of the texts and, plug-in, of their translations."""
+    columns = columns_of(rows)
+    if translation := translation_of(rows):
+        columns |= {TRANSLATION + name: values for name, values in columns_of(translation).items()}
+    return columns
