@@ -5,7 +5,7 @@ Equal texts of a pool are one candidate, with any of their ids: a mined pair is 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +40,6 @@ class Pool:
         return [len(self.source), len(self.target)]
 
 
-class Mining(NamedTuple):
-    """The pools of a pair of languages, and those on whose gold the threshold is fitted."""
-
-    pool: Pool
-    dev: Pool
-
-
 class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
 
@@ -57,9 +50,9 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def metric(self) -> tuple[str, str]:
         return "mining_f1", load_metric("mining_f1").version
 
-    def read(self) -> PairData[Mining]:
-        recipe = self.recipe
-        pools: dict[str, Mining] = {}
+    def read(self) -> PairData[tuple[Pool, Pool]]:
+        """The pools on whose gold the threshold is fitted, and those that are evaluated."""
+        recipe, pools = self.recipe, {}
         entries, dev_entries, warnings = [], [], []
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
@@ -68,7 +61,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
             dev_entries.append(dev_entry)
             entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
-            pools[name] = Mining(pool, dev)
+            pools[name] = dev, pool
             entries.append(entry)
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
@@ -76,26 +69,26 @@ class MiningTask(SentenceTask[MiningRecipe]):
         facts = facts_of(
             entries,
             [split_name(table.gold) for table in recipe.pairs],
-            {name: len(both.pool.gold) for name, both in pools.items()},
+            {name: len(pool.gold) for name, (_, pool) in pools.items()},
             {},
             differs=["gold pairs only"] if any(entry["pools"] is None for entry in entries) else [],
-            pool_sizes={name: both.pool.sizes for name, both in pools.items()},
+            pool_sizes={name: pool.sizes for name, (_, pool) in pools.items()},
             dev_data=dev_entries,
-            dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
-            dev_sizes={name: both.dev.sizes for name, both in pools.items()},
+            dev_rows={name: len(dev.gold) for name, (dev, _) in pools.items()},
+            dev_sizes={name: dev.sizes for name, (dev, _) in pools.items()},
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
     def method(self) -> Facts:
         return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
 
-    def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
+    def evaluate(self, name: str, pair: tuple[Pool, Pool], encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
-        for pool in (pair.dev, pair.pool):  # dev first: only its threshold is kept
+        for pool in pair:  # of dev, only the threshold is kept
             counts, by_layer = vectors_by_layer(encoder, [pool.source, pool.target], facts["layers"])
             for layer, *vectors in by_layer:
                 mined = mine(*vectors, NEIGHBORS, encoder.states.device)
-                if pool is pair.dev:
+                if pool is pair[0]:
                     thresholds[layer] = score(pool, mined)["threshold"]
                     continue
                 found = score(pool, mined, thresholds[layer])
