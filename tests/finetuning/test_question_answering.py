@@ -8,7 +8,6 @@ from functools import partial
 import datasets
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from finetuning.recipe import QuestionAnsweringRecipe
@@ -16,7 +15,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers
 from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
-from finetuning.tasks.question_answering.task import QuestionAnsweringTask, place
+from finetuning.tasks.question_answering.task import place
 from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
 from finetuning.tasks.registry import task_of
 from pretraining.tools.train_tokenizer import train_tokenizer
@@ -175,19 +174,6 @@ def test_text_of_with_following_marks(sample_tokenizer):
     assert text_of("ab", [0, 1, 2], [1, 2], 0, 0) == "a"
     # of a window that ends there, the next window's token has the mark
     assert text_of("कि", [0, 1], [1], 0, 0) == "क" and text_of("कि", [0, 2], [1], 0, 0) == "कि"
-
-
-def test_loss_of_spans_over_a_step():
-    generator = torch.Generator().manual_seed(0)
-    outputs = {name: torch.randn(6, 9, generator=generator) for name in ("start_logits", "end_logits")}
-    labels = torch.randint(0, 9, (6, 2), generator=generator)
-    sides = [torch.nn.functional.cross_entropy(outputs[name], labels[:, n]) for n, name in enumerate(outputs)]
-    assert torch.allclose(QuestionAnsweringTask.loss(outputs, labels, labels.numel()), sum(sides) / 2)
-    parts = [
-        QuestionAnsweringTask.loss({name: rows[part] for name, rows in outputs.items()}, labels[part], torch.tensor(12))
-        for part in (slice(0, 2), slice(2, 6))
-    ]
-    assert torch.allclose(sum(parts), sum(sides) / 2)
 
 
 @pytest.mark.slow

@@ -141,22 +141,6 @@ def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
 
 
-def test_encode_labels_the_first_subword(write, sample_tokenizer):
-    words, tags = ["Extraordinary", "dogs", "bark", "in", "Valparaiso"], ["O", "O", "O", "O", "B-LOC"]
-    data = encoded(write, sample_tokenizer, [(words, tags)], 64)
-    (row,) = data.train.to_list()
-    alone = [sample_tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
-    assert max(map(len, alone)) > 1
-    subwords = list(itertools.chain(*alone))
-    assert row["input_ids"] == [sample_tokenizer.bos_token_id, *subwords, sample_tokenizer.eos_token_id]
-    firsts = np.cumsum([1, *map(len, alone)])[:-1]
-    expected = [-100] * len(row["input_ids"])
-    for place, tag in zip(firsts, tags, strict=True):
-        expected[place] = data.label_names.index(tag)
-    assert row["labels"] == expected and row["length"] == len(expected) and set(row["attention_mask"]) == {1}
-    assert data.protocol["split_texts"]["train"] == {"all": 0}
-
-
 def test_encode_labels_the_first_subword_with_text(write, sample_tokenizer):
     words = ["雨", "我", "喜", "a", "雨"]
     alone = [sample_tokenizer([word], is_split_into_words=True, add_special_tokens=False).tokens() for word in words]
