@@ -61,12 +61,12 @@ class LanguageTask(Task[R]):
         """The labels as the model takes them."""
         return {"labels": labels}
 
+    @abstractmethod
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
         """The windows of each row of a batch, of texts or of their translations: inputs, `labels` and `length`.
 
-        Of `cut`, `split` and other counts in them, the facts have the sums. `numbers` are those of the rows.
+        Of `cut` and `split` in them, the facts have the sums. `numbers` are those of the rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no windows_of, or encode")
 
     def encode(self, data: TaskData) -> TaskData:
         """Rows to windows."""
