@@ -32,8 +32,6 @@ class Task(ABC, Generic[R]):
 
     metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
     is_higher_better: ClassVar[bool] = True
-    # counts in the facts, {part: {language, or "all" in train: number}}, and what --check_data calls them
-    counts: ClassVar[dict[str, str]] = {}
     notes: ClassVar[tuple[str, ...]] = ()  # lines for the page, of what the facts do not say
 
     def __init__(self, recipe: R):
@@ -133,11 +131,15 @@ class Task(ABC, Generic[R]):
         return warnings
 
     def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
-        """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
+        """Rows, and what is cut or left out of them, by part and language: the table of --check_data.
+
+        Facts that count these are {"train": {"all": number}, "dev": {language: number}, "evaluation": ...}.
+        """
+        counts = {name.replace("_", " "): of for name, of in facts.items() if isinstance(of, dict) and "train" in of}
         rows = {"train": {"all": facts["training_rows"]}, "dev": facts["selection"].get("rows", {})}
         return [
             {"part": part, "language": name, "rows": count}
-            | {shown: (facts.get(field) or {}).get(part, {}).get(name, 0) for field, shown in self.counts.items()}
+            | {shown: count_of.get(part, {}).get(name, 0) for shown, count_of in counts.items()}
             for part, by_language in (rows | {"evaluation": facts["evaluated_rows"]}).items()
             for name, count in by_language.items()
             if count

@@ -45,7 +45,6 @@ class LanguageTask(Task[R]):
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
     texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
-    counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None

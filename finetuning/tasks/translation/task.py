@@ -48,7 +48,6 @@ class TranslationTask(Task[TranslationRecipe]):
     """
 
     metrics = ("sacrebleu", "bleu", "chrf")
-    counts = {"long_pairs": "too long", "empty_pairs": "empty, left out"}
     notes = ("bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",)
 
     def open(self) -> Start:
