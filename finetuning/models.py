@@ -8,7 +8,6 @@ from modeling.checkpoints import check_vocabulary, download_pinned, load_config,
 from modeling.positions import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
-from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
@@ -105,10 +104,7 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
     path = download_pinned(resolve_hub_path(model, hub_root))
     folder = Path(path)
     if looks_like_missing_folder(path) or folder.is_file():
-        parent = folder.parent
-        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
-        advice = f"Name a folder of save_pretrained, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
-        raise ValueError(f"{what} folder not found: {model}. {advice}")
+        raise ValueError(f"{what} folder not found: {model}. Name one of save_pretrained, or an id of the Hub.")
     return path
 
 

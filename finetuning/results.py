@@ -2,8 +2,7 @@
 
 A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
 are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
-the rows. Where rows or words have labels, `label_scores` is a second table: precision, recall, F1 and support, a row
-for each language, label and seed.
+the rows.
 """
 
 import json
@@ -21,16 +20,14 @@ from zoo_core.provenance import read_json
 FORMAT = 2  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
 OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
-LABEL_SCORES = ("precision", "recall", "f1")
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, and texts that repeat other facts.
 OUTCOMES = (
-    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)"
+    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|methods|layers|fresh_parameters)"
     r"|hyperparameters\.updates)(\.|$)"
 )
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
-LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `support`, how many rows or words have it
 
 
 class Protocol(dict):

@@ -13,7 +13,6 @@ from transformers import EvalPrediction, Trainer, TrainingArguments
 
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.results import LabelScores
 from finetuning.steps import Key, LengthGroups, TrainsByPlan
 from zoo_core.masking import IGNORED
 
@@ -28,10 +27,6 @@ class Outcome:
     records: Iterable[dict[str, Any]]
     """The rows of `predictions/<language>.jsonl`, from `TaskData.as_read`: `row`, the number of the row in its table;
     gold; prediction. A generator: only the main process reads it, and of evaluated rows alone."""
-
-    label_scores: Callable[[], LabelScores] = dict
-    """Makes the scores of each label, where rows have labels; of what, `label_unit` of the protocol says: rows, words
-    or chunks. Called for evaluated rows alone."""
 
 
 class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
@@ -76,7 +71,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         if self.task.loss_reads_padding:
             for side in ("", TRANSLATION):
                 self._pad_alike([batch for batch in batches if f"{side}input_ids" in batch], side)
-        sides = [{"labels": labels} for batch in batches if (labels := translated_labels(batch)) is not None]
+        sides = [{"labels": batch[TRANSLATION + "labels"]} for batch in batches if TRANSLATION + "labels" in batch]
         self.translation_items = self._get_num_items_in_batch(sides, device)
         return batches, items
 
@@ -102,7 +97,9 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         Plug-in, of the mean of x's loss and y's: the model gets y's labels alone, and returns their mean over the
         micro-batch. DDP averages gradients, hence the factor.
         """
-        labels, translated = inputs.pop("labels"), translated_labels(inputs)
+        labels, translated = inputs.pop("labels"), inputs.pop(TRANSLATION + "labels", None)
+        if translated is not None:
+            inputs |= {TRANSLATION + name: of for name, of in self.task.label_fields(translated).items()}
         outputs = model(**inputs)
         loss = self.task.loss(outputs, labels, num_items_in_batch)
         if translated is not None:
@@ -135,7 +132,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
 class CountedRows(torch.utils.data.Dataset):
     """Rows by `Key`; of one that does not count, all labels are -100."""
 
-    labels = ("labels", TRANSLATION + "labels", TRANSLATION + "start_positions", TRANSLATION + "end_positions")
+    labels = ("labels", TRANSLATION + "labels")
 
     def __init__(self, rows: Dataset):
         self.rows = rows
@@ -196,15 +193,6 @@ def join(batches: list[Any], order: np.ndarray) -> Any:
         joined[(rows, *(slice(size) for size in batch.shape[1:]))] = batch
         begin += len(batch)
     return joined
-
-
-def translated_labels(batch: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Labels of a batch's translations (for answers, their start), -100 for a missing one. None if all are missing."""
-    starts = batch.get(TRANSLATION + "start_positions")
-    if starts is None:
-        return batch.get(TRANSLATION + "labels")
-    # models ignore positions after the input
-    return starts.masked_fill(starts >= batch[TRANSLATION + "input_ids"].shape[1], IGNORED)
 
 
 class TwoSidedCollator:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ import pandas
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import gather, release_memory
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
@@ -23,7 +24,6 @@ from finetuning.page import print_data, write_results
 from finetuning.recipe import TaskRecipe, TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
-from zoo_core.console import RunBar
 from zoo_core.processes import Stopped, held_signals, received
 from zoo_core.provenance import forget_machine, read_json
 from zoo_core.recording import PROJECT, CheckpointUploads, check_recording
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from finetuning.tasks.base import Record, Task
 
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
-# scores of development rows; those by language are in the results
-SHOWN = {"eval_loss": "loss", "eval_bleu": "BLEU", "eval_selection": "score"}
 
 
 def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -> list["Record"]:
@@ -119,7 +117,7 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         logging_steps=50,
-        disable_tqdm=True,  # `SeedProgress` shows it
+        disable_tqdm=not sys.stderr.isatty(),  # in a file, a line for each log
         seed=seed,
         data_seed=seed,
         report_to=[recipe.tracker] if recipe.tracker else [],
@@ -132,34 +130,21 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
     return arguments
 
 
-class SeedProgress(TrainerCallback):
-    """Shows the progress of one seed, uploads its checkpoints, and stops it after a signal.
+class SeedCallback(TrainerCallback):
+    """Uploads the checkpoints of one seed, and stops it after a signal.
 
     After a signal, the step that is being trained is saved, and all processes raise `Stopped`. An evaluation after that
     step runs before, because the resumed run begins after it.
     """
 
     def __init__(self, seed: int, recipe: TrainedRecipe):
-        self.name, self.recipe = f"seed {seed}", recipe
-        self.bar = RunBar(PartialState().is_main_process)
-        self.uploads = CheckpointUploads(recipe.push_to_hub, self.bar.say)
-        self.signal = None
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.bar.begin(state.max_steps, state.global_step)
+        self.name, self.uploads, self.signal = f"seed {seed}", CheckpointUploads(recipe.push_to_hub, print), None
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.bar.step(state.global_step, self.name)
         self.signal = _signal_of_any()
         is_end = state.epoch.is_integer() or control.should_training_stop
         if self.signal and not (is_end and args.save_strategy == SaveStrategy.EPOCH):  # saved when the epoch ends
             control.should_save = True
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        if "loss" in logs:
-            self.bar.note(f"loss {logs['loss']:.3f}")
-        if scores := [f"{SHOWN[name]} {value:.3f}" for name, value in logs.items() if name in SHOWN]:
-            self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         step, folder = state.global_step, Path(args.output_dir)
@@ -178,7 +163,7 @@ class SeedProgress(TrainerCallback):
             self._stop(f"trained to its end, and saved in {args.output_dir}")
 
     def _stop(self, where: str) -> NoReturn:
-        self.bar.say(f"{self.name} is {where}")
+        PartialState().print(f"{self.name} is {where}")
         PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
         raise Stopped(self.signal)
 
@@ -226,50 +211,48 @@ def train_seed(
     scores.json holds. Raises `Stopped` after a signal, once the step is saved.
     """
     main, model = PartialState().is_main_process, trainer.accelerator.unwrap_model(trainer.model)
-    progress = SeedProgress(trainer.args.seed, recipe)
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(progress)
+    callback = SeedCallback(trainer.args.seed, recipe)
+    trainer.add_callback(callback)
     if recipe.training.gradient_checkpointing:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    with progress.bar:
-        resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-        progress.bar.say(f"{progress.name}: {size}" + (f", resumed from {resumed}" if resumed else ""))
-        state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
-        if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
-            trainer.state = state
-            best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
-            trainer._load_from_checkpoint(best or resumed)
-        else:
-            with held_signals():
-                trainer.train(resume_from_checkpoint=resumed)
-        outcome, predictions = evaluated()
-        record = {
-            "seed": trainer.args.seed,
-            **outcome,
-            "steps": trainer.state.global_step,
-            "selection_score": trainer.state.best_metric,
-            "parameters": model.num_parameters(),
-            "history": finite(trainer.state.log_history),
-        }
+    resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
+    PartialState().print(f"{callback.name}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
+    if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
+        trainer.state = state
+        best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+        trainer._load_from_checkpoint(best or resumed)
+    else:
+        with held_signals():
+            trainer.train(resume_from_checkpoint=resumed)
+    outcome, predictions = evaluated()
+    record = {
+        "seed": trainer.args.seed,
+        **outcome,
+        "steps": trainer.state.global_step,
+        "selection_score": trainer.state.best_metric,
+        "parameters": model.num_parameters(),
+        "history": finite(trainer.state.log_history),
+    }
+    if recipe.save_models:
+        trainer.save_model(str(folder / "model"))
+    PartialState().wait_for_everyone()
+    if main:
         if recipe.save_models:
-            trainer.save_model(str(folder / "model"))
-        PartialState().wait_for_everyone()
-        if main:
-            if recipe.save_models:
-                forget_machine(folder / "model")
-            finish_seed(folder, record, predictions)
-            remove_own(folder / "checkpoints", CHECKPOINT)
-            if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
-                import wandb
+            forget_machine(folder / "model")
+        finish_seed(folder, record, predictions)
+        remove_own(folder / "checkpoints", CHECKPOINT)
+        if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
+            import wandb
 
-                wandb.finish()
-        PartialState().wait_for_everyone()
-        if recipe.save_models:  # after the barrier: other processes do not wait for the upload
-            progress.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
-        release_memory(trainer)
-        return record
+            wandb.finish()
+    PartialState().wait_for_everyone()
+    if recipe.save_models:  # after the barrier: other processes do not wait for the upload
+        callback.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
+    release_memory(trainer)
+    return record
 
 
 class Diverged(ValueError):

@@ -13,14 +13,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from finetuning.data.task_tables import Data
 from finetuning.models import Start, describe_start
+from finetuning.page import table_names
 from finetuning.recipe import TaskRecipe
 from finetuning.results import FORMAT, Results
 from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]
-# Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` and perhaps
-# `label_scores` (rows as in results.json), and what else a kind needs
+UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options")  # facts that a page shows elsewhere
+COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language
+# Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` (rows as in
+# results.json), and what else a kind needs
 Record = dict[str, Any]
 
 
@@ -29,8 +32,7 @@ class Task(ABC, Generic[R]):
 
     metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
     is_higher_better: ClassVar[bool] = True
-    # counts in the facts, {part: {language, or "all" in train: number}}, and what --check_data calls them
-    counts: ClassVar[dict[str, str]] = {}
+    notes: ClassVar[tuple[str, ...]] = ()  # lines for the page, of what the facts do not say
 
     def __init__(self, recipe: R):
         self.recipe = recipe
@@ -81,7 +83,6 @@ class Task(ABC, Generic[R]):
             for row in record["scores"]
             if not self.metrics or row["metric"] in self.metrics
         ]
-        labels = [{**row, "seed": record["seed"]} for record in records for row in record.get("label_scores", [])]
         results = Results(
             {
                 "format": FORMAT,
@@ -95,7 +96,6 @@ class Task(ABC, Generic[R]):
                 "protocol": facts,
                 "published": recipe.references,
                 "scores": scores,
-                **({"label_scores": labels} if labels else {}),
             }
         )
         results["warnings"] = [*warnings, *self._at_chance(results)]
@@ -106,9 +106,13 @@ class Task(ABC, Generic[R]):
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         """Fields of results.json: setting, hyperparameters, and others of the kind. Completes the facts."""
 
-    @abstractmethod
     def lines(self, results: Results) -> list[str]:
-        """Returns how the scores were computed, one fact a line, for the page and the card."""
+        """How the scores were computed, one fact a line, for the page and the card."""
+        settings = {name: results["hyperparameters"].get(name) for name in ("updates", "initialize", "generation")}
+        facts = {"setting": results.setting, **results["protocol"], **settings}
+        said = {name: in_words(fact) for name, fact in facts.items() if name not in UNSAID}
+        said |= {name: f"{total(fact):,}" for name, fact in facts.items() if name.endswith(COUNTS)}
+        return [f"{name.replace('_', ' ')}: {fact}" for name, fact in said.items() if fact] + [*self.notes]
 
     def _at_chance(self, results: Results) -> list[str]:
         """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
@@ -127,11 +131,15 @@ class Task(ABC, Generic[R]):
         return warnings
 
     def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
-        """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
+        """Rows, and what is cut or left out of them, by part and language: the table of --check_data.
+
+        Facts that count these are {"train": {"all": number}, "dev": {language: number}, "evaluation": ...}.
+        """
+        counts = {name.replace("_", " "): of for name, of in facts.items() if isinstance(of, dict) and "train" in of}
         rows = {"train": {"all": facts["training_rows"]}, "dev": facts["selection"].get("rows", {})}
         return [
             {"part": part, "language": name, "rows": count}
-            | {shown: (facts.get(field) or {}).get(part, {}).get(name, 0) for field, shown in self.counts.items()}
+            | {shown: count_of.get(part, {}).get(name, 0) for shown, count_of in counts.items()}
             for part, by_language in (rows | {"evaluation": facts["evaluated_rows"]}).items()
             for name, count in by_language.items()
             if count
@@ -145,3 +153,19 @@ def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
         for language, scores in found.items()
         for metric, value in scores.items()
     ]
+
+
+def total(count: Any) -> int:
+    """The sum of a count by part and language."""
+    parts = count.values() if isinstance(count, dict) else count
+    return sum(map(total, parts)) if isinstance(count, (dict, list)) else count
+
+
+def in_words(fact: Any) -> str:
+    """A fact on a page, with tables by their names."""
+    if isinstance(fact, dict):
+        known = {name.replace("_", " "): of for name, of in fact.items() if of not in (None, {})}
+        return "; ".join(f"{name} {in_words(of)}" for name, of in known.items())
+    if isinstance(fact, list):
+        return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(map(str, fact))
+    return "" if fact is None else f"{fact:,}" if type(fact) is int else str(fact)

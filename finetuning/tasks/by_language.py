@@ -2,21 +2,28 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate import PartialState
-from sklearn.metrics import precision_recall_fscore_support
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.task_tables import Tables, TaskData, check_tables, named_tables, open_tables
+from finetuning.data.rows import Rows
+from finetuning.data.task_tables import (
+    TRANSLATION,
+    Tables,
+    TaskData,
+    check_tables,
+    encode_parts,
+    named_tables,
+    open_tables,
+    translation_of,
+)
 from finetuning.models import Start, fine_tuned_on
-from finetuning.page import table_names
 from finetuning.recipe import Recipe
-from finetuning.results import LABEL_SCORES, LabelScores, Results
 from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
@@ -26,6 +33,8 @@ from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
 
 R = TypeVar("R", bound=Recipe)
+Windows = list[list[dict[str, Any]]]
+COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # of windows, in facts
 
 
 class LanguageTask(Task[R]):
@@ -33,13 +42,17 @@ class LanguageTask(Task[R]):
 
     Encoded rows have `labels`, also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a
     batch. They may have columns that the model does not use.
+
+    Plug-in (VECO, ACL 2021, section 3.1), columns of a row's translation have `translation_` before their names. The
+    paper does not describe windows. Our decisions: the first window of a text is read with the first one of its
+    translation, and so on, and further ones with the translation's last one. Labels of each window of the translation
+    are learned once.
     """
 
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
     texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
-    counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
@@ -49,6 +62,40 @@ class LanguageTask(Task[R]):
         """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
         logits = outputs["logits"].flatten(0, -2)
         return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
+
+    @staticmethod
+    def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The labels as the model takes them."""
+        return {"labels": labels}
+
+    @abstractmethod
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        """The windows of each row of a batch, of texts or of their translations: inputs, `labels` and `length`.
+
+        Of `cut` and `split` in them, the facts have the sums. `numbers` are those of the rows.
+        """
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Rows to windows."""
+        encoded, counts = encode_parts(data, self._encode_batch, list(COUNTED))
+        facts = {fact: counts[name] for name, fact in COUNTED.items() if counts[name]["train"]}
+        encoded.protocol.update(facts, max_length=self.recipe.max_length)
+        return encoded
+
+    def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
+        """Columns of the windows of rows; of those of a translation, its inputs and, in training, its labels."""
+        rows, names = self.windows_of(batch, numbers, is_train, False), self.start.tokenizer.model_input_names
+        translation = {name.removeprefix(TRANSLATION): of for name, of in batch.items() if name.startswith(TRANSLATION)}
+        translated = self.windows_of(batch | translation, numbers, is_train, True) if translation else []
+        for own, others in zip(rows, translated, strict=bool(translation)):
+            for number, window in enumerate(own):
+                other, is_new = others[min(number, len(others) - 1)], number < len(others)
+                window |= {TRANSLATION + name: other[name] for name in names if name in other}
+                window["length"] += other["length"]
+                window["translation_cut"] = int(number == 0 and (len(others) > len(own) or other["cut"] > 0))
+                if is_train:
+                    window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
+        return {name: [window[name] for own in rows for window in own] for name in rows[0][0]}
 
     @abstractmethod
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
@@ -169,11 +216,6 @@ class LanguageTask(Task[R]):
             record = {
                 "metric": {"name": recipe.main_score, "module": module, "version": version},
                 "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
-                "label_scores": [
-                    {"language": language, "label": label, **scores}
-                    for language, found in outcomes.items()
-                    for label, scores in found.label_scores().items()
-                ],
                 "selected_step": trainer.state.best_global_step or trainer.state.global_step,
                 "fresh_parameters": model.fresh_parameters,
             }
@@ -192,39 +234,10 @@ class LanguageTask(Task[R]):
             "hyperparameters": {**dataclasses.asdict(recipe.training), "updates": updates},
         }
 
-    def lines(self, results: Results) -> list[str]:
-        facts = results["protocol"]
-        selection, metric, fresh = facts["selection"], facts["metric"], facts["fresh_parameters"]
-        trained_on = dict.fromkeys(name for table in facts["training_data"] for name in table["languages"])
-        data, sweep = selection["data"] or "no rows", selection.get("sweep")
-        cut, split = (
-            sum(sum(of.values()) for of in facts.get(name, {}).values()) for name in ("cut_texts", "split_texts")
-        )
-        return [
-            f"setting: {results.setting}, trained on {', '.join(trained_on)}",
-            *([f"translations: {facts['translations']}"] if facts.get("translations") else []),
-            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} rows)",
-            f"evaluated: {table_names(facts['evaluation_data'])}",
-            f"selection: {selection['rule']}, by {data if isinstance(data, str) else table_names(data)}",
-            *([f"tuned on the same rows: best of {sweep['points']} points of {sweep['fields']}"] if sweep else []),
-            f"new parameters: {fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})",
-            f"max length: {facts['max_length']} tokens ({cut} texts cut, {split} split)",
-            f"metric: {metric['name']} ({metric['module']} {metric['version']}), in percent",
-            *([f"differs from published scores: {', '.join(facts['differs'])}"] if facts["differs"] else []),
-            *facts.get("facts", []),
-        ]
 
-
-def by_label(gold: Sequence[int], found: Sequence[int], names: list[str]) -> LabelScores:
-    """The scores of each label, given the ids of the right one and of the predicted one of every row or word."""
-    labels = range(len(names))  # ids: scikit-learn takes 15 times as long for names
-    scores = precision_recall_fscore_support(gold, found, labels=labels, average=None, zero_division=0)
-    return named_scores(names, scores)
-
-
-def named_scores(names: list[str], scores: Iterable[Any]) -> LabelScores:
-    """The arrays of scikit-learn and seqeval (shares and counts, a number a label) by label, in percent."""
-    return {
-        name: {**{key: 100 * float(share) for key, share in zip(LABEL_SCORES, shares, strict=True)}, "support": int(n)}
-        for name, *shares, n in zip(names, *scores, strict=True)
-    }
+def both_sides(rows: Rows, columns_of: Callable[[Rows], dict[str, list]]) -> dict[str, list]:
+    """The columns of the texts and, plug-in, of their translations."""
+    columns = columns_of(rows)
+    if translation := translation_of(rows):
+        columns |= {TRANSLATION + name: values for name, values in columns_of(translation).items()}
+    return columns

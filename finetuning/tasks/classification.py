@@ -11,10 +11,10 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
+from finetuning.data.task_tables import TaskData, gather
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.recipe import Recipe
-from finetuning.tasks.by_language import LanguageTask, by_label
+from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
 from zoo_core.tables import require_column
 
@@ -34,10 +34,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
 
     def read(self) -> TaskData:
-        """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table.
-
-        Plug-in, they also have the texts of the translation, with `translation_` before their names.
-        """
+        """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table."""
         recipe, tables = self.recipe, self.open_tables()
         names = label_names([_label_column(rows) for rows in tables.train])
         normalize = functools.partial(_normalize, names=names)
@@ -55,16 +52,23 @@ class ClassificationTask(LanguageTask[Recipe]):
         }
         return data
 
-    def encode(self, data: TaskData) -> TaskData:
-        """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        """One a row: two texts become `<s> premise </s></s> hypothesis </s>`; of a pair, the longer text is cut first.
 
-        Longer inputs are cut, the longer text of a pair first, and counted. A translation is an input of its own; in
-        `train` it has its text's label, as `translation_labels`.
+        A translation has its text's label.
         """
-        length = self.recipe.max_length
-        encoded, counts = encode_parts(data, encode_batch, ["cut"], tokenizer=self.start.tokenizer, max_length=length)
-        encoded.protocol.update(max_length=length, cut_texts=counts["cut"], label_unit="rows")
-        return encoded
+        tokenizer, length = self.start.tokenizer, self.recipe.max_length
+        texts = [batch[name] for name in TEXTS if name in batch]
+        encoded = tokenizer(*texts, truncation=True, max_length=length)
+        windows = []
+        for row, label in enumerate(batch["labels"]):
+            window = {name: values[row] for name, values in encoded.items()} | {"labels": label, "cut": 0}
+            window["length"] = len(window["input_ids"])
+            if window["length"] == length:  # only these can have been cut
+                whole = tokenizer(*(column[row] for column in texts), verbose=False)
+                window["cut"] = int(len(whole["input_ids"]) > length)
+            windows.append([window])
+        return windows
 
     def head(self, data: TaskData) -> dict[str, Any]:
         return {**super().head(data), "problem_type": "single_label_classification"}
@@ -79,42 +83,22 @@ class ClassificationTask(LanguageTask[Recipe]):
                 answer = {"gold": names[row["labels"]], "prediction": names[label]}
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        return Outcome(
-            {"accuracy": 100 * float(np.mean(found == gold))}, records(), lambda: by_label(gold, found, names)
-        )
-
-
-def encode_batch(
-    batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
-) -> dict[str, list]:
-    """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
-    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * len(numbers), "cut": [0] * len(numbers)}
-    for prefix in ("", TRANSLATION):
-        texts = [batch[prefix + column] for column in TEXTS if prefix + column in batch]
-        if not texts:
-            continue
-        encoded = tokenizer(*texts, truncation=True, max_length=max_length)
-        fields |= {prefix + name: values for name, values in encoded.items()}
-        if is_train:
-            fields[prefix + "labels"] = batch["labels"]
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
-        for row in np.flatnonzero(np.asarray(lengths) == max_length):  # only these can have been cut
-            whole = tokenizer(*(column[row] for column in texts), verbose=False)
-            fields["cut"][row] += int(len(whole["input_ids"]) > max_length)
-    return fields
+        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records())
 
 
 def _normalize(rows: Rows, names: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
-    table, columns = rows.table, {}
-    for prefix, named in (("", table.text_columns), (TRANSLATION, table.translation_columns)):
-        for new, column in zip(TEXTS, named, strict=False):
-            texts = columns[prefix + new] = typed_column(rows.dataset, column, rows.name)[:]
+
+    def side(rows: Rows) -> dict[str, list]:
+        columns = {}
+        for name, column in zip(TEXTS, rows.table.text_columns, strict=False):
+            texts = columns[name] = typed_column(rows.dataset, column, rows.name)[:]
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
+        return columns
+
     ids = label_ids(_label_column(rows), names)
-    return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})
+    return Dataset.from_dict({**both_sides(rows, side), "labels": ids, "row": rows.numbers})
 
 
 def _label_column(rows: Rows) -> LabelColumn:

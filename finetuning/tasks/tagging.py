@@ -9,16 +9,14 @@ most Chinese words into `▁`, the mark of a word's beginning, and the word itse
 several windows, cut between words; chunks are joined over all windows. A word without subwords is read as the unknown
 subword.
 
-Plug-in (VECO, ACL 2021, section 3.1): a row also has the words of a translation y and, in training, their labels. The
-paper does not describe windows. Our decisions: each window of x is read with the whole of y, which is cut at the limit
-and counted; y's labels are learned only with the first window of x, so that each word counts once.
+Plug-in, a translation is one window, which is cut at the limit and counted.
 """
 
 import functools
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +29,10 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, translation_of
 from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
-from finetuning.results import LABEL_SCORES, LabelScores
-from finetuning.tasks.by_language import LanguageTask, by_label, named_scores
+from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
@@ -48,6 +45,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
+    notes = ("f1, precision, recall: of chunks; token_accuracy: share of words with the right label",)
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod
@@ -58,7 +56,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def read(self) -> TaskData:
         """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
 
-        Plug-in, they also have those of the translation, as `translation_...`. Rows without labels are left out.
+        Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
         tables = self.open_tables()
@@ -86,38 +84,60 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         return data
 
     def encode(self, data: TaskData) -> TaskData:
-        """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
-
-        Labels are -100 except at one token of each word. `sentence` and `first_word` identify the sentence and the
-        first word of a window. The facts count words that are longer than a window and cut, sentences of several
-        windows, and cut translations.
-        """
-        tokenizer, recipe = self.start.tokenizer, self.recipe
-        if not tokenizer.is_fast:
+        if not self.start.tokenizer.is_fast:
             raise ValueError(
-                f"{type(tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, one with a "
-                "tokenizer.json, as `tokenizer`."
+                f"{type(self.start.tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, "
+                "one with a tokenizer.json, as `tokenizer`."
             )
-        counted = ["cut", "is_further", "translation_cut"]
-        options = {"tokenizer": tokenizer, "max_length": recipe.max_length, "label_subword": recipe.label_subword}
-        encoded, counts = encode_parts(data, windows_of, counted, **options)
-        facts = encoded.protocol
-        teachers = {teacher: None for table in facts["training_data"] for teacher in table.get(LABELED_BY, [])}
-        facts.update(
-            max_length=recipe.max_length,
-            label_subword=recipe.label_subword,
-            label_unit="chunks" if form_of(data.label_names) else "words",
-            cut_texts=counts["cut"],
-            split_texts=counts["is_further"],
-            facts=[
-                "f1, precision, recall: of chunks; token_accuracy: share of words with the right label",
-                f"label of a word: that of its {recipe.label_subword.replace('_', ' ')} subword",
-                *(f"training labels of a model: {teacher}" for teacher in teachers),
-            ],
-        )
-        if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
-            facts["cut_translations"] = counts["translation_cut"]
+        encoded = super().encode(data)
+        tables = encoded.protocol["training_data"]
+        teachers = list(dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])))
+        encoded.protocol.update(label_subword=self.recipe.label_subword, labeled_by=teachers)
         return encoded
+
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        """Windows of at most `max_length` tokens; labels are -100 except at one token of each word.
+
+        `sentence` and `first_word` identify the sentence and the first word of a window. `cut` counts words that are
+        longer than a window, and `split` is 1 at the second window of a sentence. A translation is one window of the
+        words that begin within it, and `cut` is 1 if it has more.
+        """
+        tokenizer, label_subword = self.start.tokenizer, self.recipe.label_subword
+        whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
+        start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+        before, after = whole[:start], whole[start + len(inner) :]  # special tokens
+        room = self.recipe.max_length - len(before) - len(after)
+
+        @functools.cache
+        def has_text(subword: int) -> bool:
+            return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
+
+        def window(subwords: list[list[int]], tags: list[int]) -> dict[str, Any]:
+            ids, labels = list(before), [IGNORED] * len(before)
+            for own, tag in zip(subwords, tags, strict=True):
+                labels += [IGNORED] * len(own)
+                labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
+                ids += own
+            labels += [IGNORED] * len(after)
+            fields = {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
+            return fields | {"length": len(labels)}
+
+        windows = []
+        subwords_of = words_as_subwords(tokenizer, batch["words"])
+        for number, subwords, tags in zip(numbers, subwords_of, batch["tags"], strict=True):
+            if is_translation:
+                begins = list(itertools.accumulate(map(len, subwords), initial=0))
+                kept = [own[: room - begin] for own, begin in zip(subwords, begins, strict=False) if begin < room]
+                windows.append([window(kept, tags[: len(kept)]) | {"cut": int(begins[-1] > room)}])
+                continue
+            kept = [own[:room] for own in subwords]
+            of_row = []
+            for place, (begin, end) in enumerate(_bounds(kept, room)):
+                counts = {"cut": sum(len(own) > room for own in subwords[begin:end]), "split": int(place == 1)}
+                fields = window(kept[begin:end], tags[begin:end]) | counts
+                of_row.append(fields | {"sentence": number, "first_word": begin})
+            windows.append(of_row)
+        return windows
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         model = super().load_model(path, seed, data)
@@ -138,12 +158,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                     answer[name] = [UNLABELED if tag == IGNORED else next(side) for tag in row["tags"]]
                 yield answer
 
-        def label_scores() -> LabelScores:
-            if form_of(names):
-                return by_type(gold, found, names)
-            return by_label(*([number for sentence in side for number in sentence] for side in ids), names)
-
-        return Outcome(chunk_scores(gold, found), records(), label_scores)
+        return Outcome(chunk_scores(gold, found), records())
 
 
 @dataclass
@@ -188,13 +203,11 @@ def _label_column(rows: Rows) -> LabelColumn:
 
 def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
     """Columns `words`, `tags` (ids) and `row`, checked, and those of the translations."""
-    words, tags = _side(rows, labels)
-    columns = {"words": words, "tags": tags, "row": rows.numbers}
-    if translation := translation_of(rows):
-        own, own_tags = _side(translation, labels)
-        without = [row for row in range(len(words)) if words[row] and not own[row]]
-        rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
-        columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
+    columns = both_sides(rows, functools.partial(_side, labels=labels)) | {"row": rows.numbers}
+    words, tags = columns["words"], columns["tags"]
+    translated = columns.get(TRANSLATION + "words", words)
+    without = [row for row, sentence in enumerate(words) if sentence and not translated[row]]
+    rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
     kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
     if not kept:
         raise ValueError(f"{rows.place}: none of its {len(words)} rows has a word with a label.")
@@ -203,12 +216,12 @@ def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
     return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
 
 
-def _side(rows: Rows, labels: Labels) -> tuple[list[list[str]], list[list[int]]]:
-    """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
+def _side(rows: Rows, labels: Labels) -> dict[str, list]:
+    """Returns the words and tags of each row, of a text or of its translation; without a label column, all are -100."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
     if not label_column or not any(words):
-        return words, [[] for _ in words] if label_column else []
+        return {"words": words, "tags": [[IGNORED] * len(own) for own in words]}
     read = _label_column(rows)
     lists = [own or [] for own in rows.dataset[label_column][:]]
     counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
@@ -224,7 +237,7 @@ def _side(rows: Rows, labels: Labels) -> tuple[list[list[str]], list[list[int]]]
         own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence]
         read_as = to_iob2(own, form) if form else own
         tags.append([IGNORED if raw == UNLABELED else places[name] for raw, name in zip(own, read_as, strict=True)])
-    return words, tags
+    return {"words": words, "tags": tags}
 
 
 def _used(dataset: Dataset) -> list[int]:
@@ -232,69 +245,14 @@ def _used(dataset: Dataset) -> list[int]:
     return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
 
 
-def windows_of(
-    batch: dict[str, list],
-    numbers: list[int],
-    tokenizer: Any,
-    max_length: int,
-    label_subword: str,
-    is_train: bool = False,
-) -> dict[str, list[Any]]:
-    """The windows of some sentences; `is_further` is 1 at the second one of each, and `cut...` are counts."""
-    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
-    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
-    before, after = whole[:start], whole[start + len(inner) :]  # special tokens
-    room = max_length - len(before) - len(after)
-
-    def subwords_of(sentences: list[list[str]]) -> list[list[list[int]]]:
-        encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
-        subwords: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
-        for row, words in enumerate(subwords):
-            for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
-                words[word].append(subword)
-        return [[own or [tokenizer.unk_token_id] for own in words] for words in subwords]
-
-    @functools.cache
-    def has_text(subword: int) -> bool:
-        return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
-
-    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
-        ids, labels = list(before), [IGNORED] * len(before)
-        for own, tag in zip(subwords, tags, strict=True):
-            labels += [IGNORED] * len(own)
-            labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
-            ids += own
-        labels += [IGNORED] * len(after)
-        return {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
-
-    texts, windows = subwords_of(batch["words"]), []
-    translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
-    has_tags = is_train and TRANSLATION + "tags" in batch
-    for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
-        side, is_cut = {}, False
-        if translations:  # the words that begin within the room, the last one perhaps cut
-            begins = [0, *itertools.accumulate(map(len, translations[row]))]
-            is_cut = begins[-1] > room
-            own = [one[: room - begin] for one, begin in zip(translations[row], begins, strict=False) if begin < room]
-            fields = window(own, batch[TRANSLATION + "tags"][row][: len(own)] if has_tags else [IGNORED] * len(own))
-            side = {TRANSLATION + name: fields[name] for name in fields if has_tags or name != "labels"}
-        kept = [own[:room] for own in subwords]
-        for number, (begin, end) in enumerate(_bounds(kept, room)):
-            fields = window(kept[begin:end], tags[begin:end]) | side
-            windows.append(
-                {
-                    **fields,
-                    "length": sum(len(ids) for name, ids in fields.items() if name.endswith("input_ids")),
-                    "sentence": numbers[row],
-                    "first_word": begin,
-                    "cut": sum(len(own) > room for own in subwords[begin:end]),
-                    "is_further": int(number == 1),
-                    "translation_cut": int(number == 0 and is_cut),
-                }
-            )
-            if has_tags:  # learned with the first window
-                side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
-    return {name: [window[name] for window in windows] for name in windows[0]}
+def words_as_subwords(tokenizer: Any, sentences: list[list[str]]) -> list[list[list[int]]]:
+    """The subwords of each word of each sentence; of a word that has none, the unknown one."""
+    encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
+    subwords: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+    for row, words in enumerate(subwords):
+        for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+            words[word].append(subword)
+    return [[own or [tokenizer.unk_token_id] for own in words] for words in subwords]
 
 
 def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
@@ -337,16 +295,3 @@ def chunk_scores(gold: list[list[str]], found: list[list[str]]) -> dict[str, flo
     pairs = zip(itertools.chain(*gold), itertools.chain(*found), strict=True)
     scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": np.mean([a == b for a, b in pairs])}
     return {name: 100.0 * float(score) for name, score in scores.items()}
-
-
-def by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
-    """The scores of each type of chunk, such as PER, of the sentences' labels."""
-
-    def types(labels: Iterable[str]) -> list[str]:  # sorted; `_` of labels without a type, as in seqeval
-        return sorted({label[2:] or UNLABELED for label in labels if label != OUTSIDE})
-
-    # seqeval scores the types that occur, in this order
-    seen = types(itertools.chain(*gold, *found))
-    scores = named_scores(seen, precision_recall_fscore_support(gold, found, average=None, zero_division=0))
-    absent = {**dict.fromkeys(LABEL_SCORES, 0.0), "support": 0}
-    return {name: scores.get(name, absent) for name in types(names)}

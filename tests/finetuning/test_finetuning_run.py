@@ -27,7 +27,6 @@ from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.by_language import LanguageTask
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
@@ -62,16 +61,6 @@ def accuracy_of(folder, corpus):
         predicted = model(**batch).logits.argmax(-1).tolist()
     right = sum(model.config.id2label[i] == row["topic"] for i, row in zip(predicted, rows, strict=True))
     return 100 * right / len(rows)
-
-
-def test_run_writes_results(topics_run):
-    out = topics_run
-    results = read_results(out)
-    assert results["seeds"] == [1, 2] and list(results.languages) == ["en", "de", "zh"]
-    for entry in results.languages.values():
-        assert entry["mean"] == pytest.approx(sum(entry["scores"]) / 2)
-        assert entry["sd"] == pytest.approx(abs(entry["scores"][0] - entry["scores"][1]) / 2**0.5)
-    assert results["protocol"]["selection"]["rows"] == {"en": 24}
 
 
 def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, tmp_path):
@@ -167,13 +156,6 @@ def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_cor
     assert "evaluation_data.1.rows: 60 -> 59" in refused([*topics, "--resume"])
     change_weights(model)
     assert "another model" in refused([*topics, "--resume"])
-
-
-def test_loss_over_a_step():
-    logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
-    whole = LanguageTask.loss({"logits": logits}, labels, 6)
-    parts = [LanguageTask.loss({"logits": logits[a:b]}, labels[a:b], 6) for a, b in ((0, 2), (2, 6))]
-    assert torch.allclose(whole, sum(parts))
 
 
 def test_last_complete_checkpoint(tmp_path):

@@ -140,14 +140,13 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
         batches, items = trainer.get_batch_samples(batches, len(parts), "cpu")
         return sum(trainer.compute_loss(model, batch, num_items_in_batch=items) for batch in batches)
 
-    gold = {"labels": whole["labels"]}
-    if kind == "question_answering":
-        gold = dict(zip(("start_positions", "end_positions"), whole["labels"].unbind(-1), strict=True))
-    expected = model(**{name: values for name, values in whole.items() if name != "labels"}, **gold).loss
+    inputs = {name: values for name, values in whole.items() if "labels" not in name}
+    for side in ("", "translation_"):
+        inputs |= {side + name: of for name, of in task.label_fields(whole[side + "labels"]).items()}
+    expected = model(**inputs).loss
     torch.testing.assert_close(loss(), expected)
     torch.testing.assert_close(loss(1, 5), expected)
-    is_label = {name: "labels" in name or "positions" in name for name in whole}
-    filler = {name: torch.full_like(values, -100) if is_label[name] else values for name, values in whole.items()}
+    filler = {name: torch.full_like(values, -100) if "labels" in name else values for name, values in whole.items()}
     nothing = trainer.compute_loss(model, filler, num_items_in_batch=9)
     nothing.backward()
     assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
@@ -215,7 +214,7 @@ def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
     x, y = alone(""), alone("_en")
     found = encoded.evaluation["de"].to_list()
     assert [window["input_ids"] for window in found] == [window["input_ids"] for window in x]
-    assert not any("positions" in name for name in encoded.evaluation["de"].column_names)
+    assert "translation_labels" not in encoded.evaluation["de"].column_names
     unread = 0
     place = 0
     for row in range(len(rows)):
@@ -228,10 +227,7 @@ def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
             trained = encoded.train[place]
             place += 1
             assert trained["translation_input_ids"] == other["input_ids"]
-            positions = [trained["translation_start_positions"], trained["translation_end_positions"]]
-            if row == len(rows) - 1 or number >= len(others):
-                assert min(positions) > 40  # ignored: not known, or learned before
-            else:
-                assert positions == other["labels"]
+            is_learned = row < len(rows) - 1 and number < len(others)  # known, and not learned before
+            assert trained["translation_labels"] == (other["labels"] if is_learned else [-100, -100])
     assert unread and any(len([w for w in y if w["row"] == row]) > 1 for row in range(8))
     assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}

@@ -17,7 +17,6 @@ from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
 from finetuning.tasks import tagging
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging import TaggingTask
 from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of
 from zoo_core.masking import IGNORED
@@ -127,22 +126,6 @@ def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
     data = read({"path": write("train", content)}, {"path": write("test", content)})
     return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
-
-
-def test_encode_labels_the_first_subword(write, sample_tokenizer):
-    words, tags = ["Extraordinary", "dogs", "bark", "in", "Valparaiso"], ["O", "O", "O", "O", "B-LOC"]
-    data = encoded(write, sample_tokenizer, [(words, tags)], 64)
-    (row,) = data.train.to_list()
-    alone = [sample_tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
-    assert max(map(len, alone)) > 1
-    subwords = list(itertools.chain(*alone))
-    assert row["input_ids"] == [sample_tokenizer.bos_token_id, *subwords, sample_tokenizer.eos_token_id]
-    firsts = np.cumsum([1, *map(len, alone)])[:-1]
-    expected = [-100] * len(row["input_ids"])
-    for place, tag in zip(firsts, tags, strict=True):
-        expected[place] = data.label_names.index(tag)
-    assert row["labels"] == expected and row["length"] == len(expected) and set(row["attention_mask"]) == {1}
-    assert data.protocol["split_texts"]["train"] == {"all": 0}
 
 
 def test_encode_labels_the_first_subword_with_text(write, sample_tokenizer):
@@ -262,29 +245,3 @@ def test_begin_pads_on_the_right(people, tiny_model, tmp_path):
     task = task_of(load_recipe(TaggingRecipe, None, [*people, f"model={left}"]))
     task.begin()
     assert task.start.tokenizer.padding_side == "right"
-
-
-@pytest.mark.parametrize(
-    ("gold", "found", "unit", "counts"),  # right, predicted, gold
-    [
-        ("B-ORG I-ORG O B-LOC|B-LOC B-LOC O O", "B-ORG O O B-LOC|B-LOC I-LOC O B-DAY", "chunks",
-         {"DAY": (0, 1, 0), "LOC": (1, 2, 3), "ORG": (0, 1, 1)}),
-        ("NOUN NOUN VERB _|VERB NOUN", "NOUN VERB VERB|VERB NOUN", "words", {"NOUN": (2, 2, 3), "VERB": (2, 3, 2)}),
-    ],
-)  # fmt: skip
-def test_label_scores_of_chunks_and_words(write, sample_tokenizer, gold, found, unit, counts):
-    gold, found = ([of.split() for of in text.split("|")] for text in (gold, found))
-    # labels that are predicted alone are trained on
-    train = rows([*gold, *([tag] for tags in found for tag in tags)])
-    data = read({"path": write("train", train)}, {"path": write("test", rows(gold))})
-    data = encode(TaggingRecipe(max_length=60, label_subword="first"), data, sample_tokenizer)
-    windows = data.evaluation["de"]
-    ids = np.full((len(windows), max(windows["length"][:])), -100)
-    for row, (labels, tags) in enumerate(zip(windows["labels"][:], found, strict=True)):
-        ids[row, np.flatnonzero(np.array(labels) != -100)] = [data.label_names.index(tag) for tag in tags]
-    scores = TaggingTask(None).score(data, "evaluation", "de", ids).label_scores()
-    assert data.protocol["label_unit"] == unit and scores.keys() == counts.keys()
-    for name, (right, predicted, support) in counts.items():
-        shares = right / max(predicted, 1), right / max(support, 1), 2 * right / (predicted + support)
-        assert [scores[name][of] for of in ("precision", "recall", "f1")] == pytest.approx([100 * x for x in shares])
-        assert scores[name]["support"] == support

@@ -16,16 +16,16 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, translation_of
+from finetuning.data.task_tables import TaskData, gather
 from finetuning.data.word_lists import has_text, typed_column
-from finetuning.metrics import load_metric
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.by_language import LanguageTask
-from finetuning.tasks.question_answering.scores import score_answers
+from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
+from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
 from finetuning.tasks.question_answering.spans import predicted_answers
-from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
+from finetuning.tasks.question_answering.windows import BEHIND, Windowing, encode_windows, windowing
 from finetuning.trainer import Outcome
+from zoo_core.masking import IGNORED
 
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 
@@ -46,8 +46,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     @property
     def metric(self) -> tuple[str, str]:
-        name = self.recipe.metric
-        return name, load_metric("mlqa").version if name == "mlqa" else "1.0.0"
+        return self.recipe.metric, "1.0.0"
 
     def open(self) -> Start:
         start = super().open()
@@ -63,8 +62,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         """Rows have `question`, `context` and `answers` (texts).
 
         `start` and `end` are the characters of the first answer that is in the context, -1 if there is none: such
-        training rows are left out. `row` is the number in the table, `id` that of the table, if it has one. Plug-in,
-        the fields of the translation have `translation_` before their names.
+        training rows are left out. `row` is the number in the table, `id` that of the table, if it has one.
         """
         recipe, warnings = self.recipe, []
         tables = self.open_tables()
@@ -83,24 +81,19 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return replace(data, train=data.train.select(kept))
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows (`windows.py`)."""
-        recipe, tokenizer = self.recipe, self.start.tokenizer
-        options = {"tokenizer": tokenizer, "cutting": self.windowing(tokenizer)}
-        counted = ["cut", "split", "translation_cut"]
-        encoded, counts = encode_parts(data, encode_windows, counted, **options)
-        facts, settings = encoded.protocol, ("max_length", "doc_stride", "max_question_length", "max_answer_length")
-        facts.update(
-            {name: getattr(recipe, name) for name in settings},
-            cut_texts=counts["cut"],
-            split_texts=counts["split"],
-            facts=[
-                f"answers: the best of {N_BEST} starts and ends per window; F1 and exact match of {recipe.metric}",
-                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context",
-            ],
-        )
-        if counts["translation_cut"]["evaluation"]:
-            facts["cut_translations"] = counts["translation_cut"]
+        encoded = super().encode(data)
+        settings = ("doc_stride", "max_question_length", "max_answer_length")
+        encoded.protocol.update({name: getattr(self.recipe, name) for name in settings}, n_best=N_BEST)
         return encoded
+
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        tokenizer = self.start.tokenizer
+        return encode_windows(batch, numbers, tokenizer, self.windowing(tokenizer), is_train or is_translation)
+
+    @staticmethod
+    def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        start_B, end_B = labels.masked_fill(labels == IGNORED, BEHIND).unbind(-1)
+        return {"start_positions": start_B, "end_positions": end_B}
 
     def head(self, data: TaskData) -> dict[str, Any]:
         return {"num_labels": 2}  # start and end; a folder may have a classifier's number
@@ -120,19 +113,15 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
         """F1 and exact match of the recipe's metric."""
-        if self.recipe.metric == "squad":
-            return score_answers(answers, golds)
-        return load_metric("mlqa").compute(predictions=answers, references=golds, language=language)
+        tokens = {"squad": squad_tokens, "mlqa": functools.partial(mlqa_tokens, language=language)}
+        return score_answers(answers, golds, tokens[self.recipe.metric])
 
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
-    columns, count = _side(rows, warnings), len(rows.dataset)
+    columns, count = both_sides(rows, functools.partial(_side, warnings=warnings)), len(rows.dataset)
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
     named = [None if name is None else str(name) for name in ids]
-    if translation := translation_of(rows):
-        translated = _side(translation, warnings)
-        columns |= {TRANSLATION + name: values for name, values in translated.items()}
     return Dataset.from_dict({**columns, "language": [rows.language] * count, "row": rows.numbers, "id": named})
 
 

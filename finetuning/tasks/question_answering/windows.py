@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from finetuning.data.task_tables import TRANSLATION
+from zoo_core.masking import IGNORED
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
 BEHIND = 2**20  # a position after any input, which models ignore
@@ -75,50 +75,17 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
 
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
-) -> dict[str, list]:
-    """Returns the windows of a batch of rows (`QuestionAnsweringTask.read`), whose numbers are `numbers`.
+) -> list[list[dict[str, Any]]]:
+    """Returns the windows of each row of a batch (`QuestionAnsweringTask.read`), whose numbers are `numbers`.
 
-    Windows have the model's inputs, `length`, and `labels`, the positions of the answer's first and last token. In the
-    first window of a row, `cut` is 1 if the question was cut, and `split` is 1 if there are several windows. In the
-    other windows they are 0.
+    Windows have the model's inputs, `length`, and `labels`, the positions of the answer's first and last token, -100
+    if a row to train on has no answer. In the first window of a row, `cut` is 1 if the question was cut, and `split` is
+    1 if there are several windows. In the other windows they are 0.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
     """
-    windows = windows_of_rows(batch, numbers, tokenizer, cutting, is_train)
-    if TRANSLATION + "question" in batch:
-        names = [name.removeprefix(TRANSLATION) for name in batch if name.startswith(TRANSLATION)]
-        other = {name: batch[TRANSLATION + name] for name in names}
-        translated = windows_of_rows(other, numbers, tokenizer, cutting, is_train=True)
-        for own, others, start in zip(windows, translated, other["start"], strict=True):
-            _add_translation(own, others, start >= 0, is_train)
-    return {name: [window[name] for own in windows for window in own] for name in windows[0][0]}
-
-
-def _add_translation(windows: list[dict], translated: list[dict], has_answer: bool, is_train: bool) -> None:
-    """Adds a window of the translation to each window of a text: the first to the first, and so on.
-
-    Each further window of the text gets the translation's last one. Further windows of the translation are not read;
-    `translation_cut` of the first window says so. In training, a window also has the answer in the translation's window
-    as `start_positions` and `end_positions`. If it is unknown, or an earlier window has the same window of the
-    translation, they point after the input, where models ignore them.
-    """
-    for number, window in enumerate(windows):
-        other = translated[min(number, len(translated) - 1)]
-        window |= {TRANSLATION + name: other[name] for name in ("input_ids", "attention_mask")}
-        window["length"] += other["length"]
-        window["translation_cut"] = int(number == 0 and len(translated) > len(windows))
-        if is_train:
-            is_new = has_answer and number < len(translated)
-            places = other["labels"] if is_new else [BEHIND, BEHIND]
-            window |= dict(zip((TRANSLATION + "start_positions", TRANSLATION + "end_positions"), places, strict=True))
-
-
-def windows_of_rows(
-    batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
-) -> list[list[dict[str, Any]]]:
-    """Returns the windows of each row, without translations; see `encode_windows`."""
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
     lengths = list(map(len, tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]))
     is_cut = [length > cutting.max_question_length for length in lengths]
@@ -151,10 +118,11 @@ def windows_of_rows(
         whole = np.concatenate([*parts, of_row[-1]["spans"]])
         start, end = batch["start"][row], batch["end"][row]
         span = nearest_span(whole, start, end) if start >= 0 else None
+        absent = IGNORED if is_train and start < 0 else START  # a translation may have lost its answer
         for number, window in enumerate(of_row):
             spans, first, begin = window.pop("spans"), window.pop("first"), number * cutting.stride
             holds_span = span and span[0] >= begin and span[1] < begin + len(spans)
-            window["labels"] = [first + token - begin for token in span] if holds_span else [START, START]
+            window["labels"] = [first + token - begin for token in span] if holds_span else [absent, absent]
             window |= {"cut": int(is_cut[row] and number == 0), "split": int(len(of_row) > 1 and number == 0)}
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}

@@ -111,7 +111,7 @@ class TranslationRecipe(TrainedRecipe):
     selection: Literal["last", "dev_loss", "average"] = option(
         "last", "weights to evaluate: the last, those of the lowest loss on dev, or the mean of `average_checkpoints`"
     )
-    average_checkpoints: Positive = option(10, "number of checkpoints, the last ones, whose mean `average` takes")
+    average_checkpoints: Positive = option(10, "most checkpoints, the last ones, whose mean `average` takes")
     generation: Generation = field(default_factory=Generation)
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:

@@ -21,8 +21,6 @@ from finetuning.data.rows import names_of, split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
-from finetuning.page import table_names
-from finetuning.results import Results
 from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
@@ -49,7 +47,7 @@ class TranslationTask(Task[TranslationRecipe]):
     """
 
     metrics = ("sacrebleu", "bleu", "chrf")
-    counts = {"long_pairs": "too long", "empty_pairs": "empty, left out"}
+    notes = ("bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",)
 
     def open(self) -> Start:
         start = super().open()
@@ -217,29 +215,6 @@ class TranslationTask(Task[TranslationRecipe]):
             },
             "curve": {str(record["seed"]): record["curve"] for record in records},
         }
-
-    def lines(self, results: Results) -> list[str]:
-        facts, settings = results["protocol"], results["hyperparameters"]
-        selection, generation = facts["selection"], settings["generation"]
-        steps = "; ".join(str(step).strip("[]") for step in selection["selected_steps"])
-        empty, long = facts["empty_pairs"]["train"]["all"], facts["long_pairs"]["train"]["all"]
-        evaluated, cut = (sum(of.values()) for of in (facts["evaluated_rows"], facts["long_pairs"]["evaluation"]))
-        return [
-            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} pairs; {empty} with an "
-            f"empty side left out, {long} too long: {facts['too_long']})",
-            f"evaluated: {table_names(facts['evaluation_data'])} ({evaluated:,} pairs; {cut} sources cut at "
-            f"{facts['max_source_length']} tokens)",
-            f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
-            f"selection: {selection['rule']} (step {steps})",
-            f"generation: {generation['beams']} beams, length penalty {generation['length_penalty']}",
-            *(
-                f"{name} {pair}: {signature}"
-                for pair, of_pair in facts["metric"]["signatures"].items()
-                for name, signature in of_pair.items()
-            ),
-            "bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",
-            f"weights at the start: {settings['initialize']}",
-        ]
 
 
 def check_tables(recipe: TranslationRecipe) -> None:

@@ -88,7 +88,6 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
                 ids = self.model.generate(**source, **beam_search(self.recipe, beams))
                 texts = self.processing_class.batch_decode(ids, skip_special_tokens=True)
                 mine.extend(zip(numbers, (text.strip() for text in texts), strict=True))
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
         return [text for _, text in sorted(gather_object(mine))]
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
@@ -103,11 +102,9 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         loader = self.loader(
             Examples(rows, self.processing_class), [[(row, 0, True) for row in group] for group in groups]
         )
-        self.callback_handler.eval_dataloader = loader  # the progress bar reads its length
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
             yield group, self._prepare_inputs(batch)
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
@@ -140,14 +137,7 @@ def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
 def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePlan:
     """The steps of one seed on the encoded training pairs."""
     lengths = (column(train, f"{side}_length") for side in ("source", "target"))
-    plan = UpdatePlan(*lengths, recipe.training.max_tokens, seed)
-    saved = saved_steps(recipe, plan)
-    if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
-        raise ValueError(
-            f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} steps saves {len(saved)}. "
-            "Lower evaluate_every_steps or average_checkpoints, or train longer."
-        )
-    return plan
+    return UpdatePlan(*lengths, recipe.training.max_tokens, seed)
 
 
 def column(rows: Dataset, name: str) -> np.ndarray:

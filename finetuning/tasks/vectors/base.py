@@ -12,11 +12,10 @@ from transformers import AutoModel
 
 from finetuning.data.task_tables import PairData
 from finetuning.models import Start, describe_start
-from finetuning.page import table_names
 from finetuning.run_folder import RunFolder, finish_seed
 from finetuning.tasks.base import Facts, Record, Task
 from finetuning.tasks.vectors.encoder import SentenceEncoder
-from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
+from finetuning.tasks.vectors.recipe import SEED, SentenceRecipe, VectorRecipe
 from modeling.checkpoints import load_whole
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
@@ -117,14 +116,6 @@ class VectorTask(Task[R]):
             "hyperparameters": {"batch_size": self.recipe.batch_size, "precision": self.recipe.precision},
         }
 
-    def setting_lines(self, facts: Facts) -> list[str]:
-        """Returns what is evaluated, and which layer is reported."""
-        return [
-            "setting: feature (no training); vectors of one layer are compared",
-            f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs)",
-            f"layer: {facts['layer']} of {facts['depth']} ({facts['selection']['rule']}), not chosen on these data",
-        ]
-
 
 def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
     """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
@@ -149,13 +140,6 @@ class SentenceTask(VectorTask[S]):
         facts["max_length"] = next(iter(counts.values()))["max_length"]
         facts["cut_texts"] = {pair: of["cut"] for pair, of in counts.items()}
         return super().fields(facts, records)
-
-    def setting_lines(self, facts: Facts) -> list[str]:
-        return [
-            *super().setting_lines(facts),
-            f"vector of a sentence: {POOLINGS[facts['pooling']]}",
-            f"max length: {facts['max_length']} tokens ({sum(map(sum, facts['cut_texts'].values())):,} texts cut)",
-        ]
 
 
 def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:

@@ -5,17 +5,15 @@ Equal texts of a pool are one candidate, with any of their ids: a mined pair is 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from finetuning.data.pair_tables import SIDES
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
-from finetuning.data.task_tables import DATA_SEED, PairData
+from finetuning.data.task_tables import PairData
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
-from finetuning.page import table_names
-from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
@@ -41,68 +39,56 @@ class Pool:
         return [len(self.source), len(self.target)]
 
 
-class Mining(NamedTuple):
-    """The pools of a pair of languages, and those on whose gold the threshold is fitted."""
-
-    pool: Pool
-    dev: Pool
-
-
 class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
 
     metrics = ("f1", "precision", "recall")
+    notes = ("threshold: the best for F1 on dev, by pair of languages and layer",)
 
     @property
     def metric(self) -> tuple[str, str]:
         return "mining_f1", load_metric("mining_f1").version
 
-    def read(self) -> PairData[Mining]:
-        recipe = self.recipe
-        pools: dict[str, Mining] = {}
-        entries, dev_entries, warnings, held_out = [], [], [], 0.0
+    def read(self) -> PairData[tuple[Pool, Pool]]:
+        """The pools on whose gold the threshold is fitted, and those that are evaluated."""
+        recipe, pools = self.recipe, {}
+        entries, dev_entries, warnings = [], [], []
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
             pool, entry = read_pools(table, where, name, recipe.hub_root)
-            if table.dev is not None:
-                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
-                if {*entry["fingerprint"].split("+")} & {*dev_entry["fingerprint"].split("+")}:
-                    raise ValueError(f"{where}: `dev` has a table of the evaluated pools. Name another.")
-                dev_entries.append(dev_entry)
-                entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
-            else:
-                held_out = recipe.dev_fraction
-                dev, pool = divide(pool, held_out, name)
-            pools[name] = Mining(pool, dev)
+            dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
+            if {*entry["fingerprint"].split("+")} & {*dev_entry["fingerprint"].split("+")}:
+                raise ValueError(f"{where}: `dev` has a table of the evaluated pools. Name another.")
+            dev_entries.append(dev_entry)
+            entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
+            pools[name] = dev, pool
             entries.append(entry)
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
                 warnings.append(f"{name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
-        differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
         facts = facts_of(
             entries,
             [split_name(table.gold) for table in recipe.pairs],
-            {name: len(both.pool.gold) for name, both in pools.items()},
+            {name: len(pool.gold) for name, (_, pool) in pools.items()},
             {},
-            differs=differs + ["part of the pools"] * bool(held_out),
-            pool_sizes={name: both.pool.sizes for name, both in pools.items()},
+            differs=["gold pairs only"] if any(entry["pools"] is None for entry in entries) else [],
+            pool_sizes={name: pool.sizes for name, (_, pool) in pools.items()},
             dev_data=dev_entries,
-            dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
-            dev_sizes={name: both.dev.sizes for name, both in pools.items()},
-            dev_fraction=held_out,
+            dev_rows={name: len(dev.gold) for name, (dev, _) in pools.items()},
+            dev_sizes={name: dev.sizes for name, (dev, _) in pools.items()},
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
     def method(self) -> Facts:
         return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
 
-    def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
+    def evaluate(self, name: str, pair: tuple[Pool, Pool], encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
-        for pool in (pair.dev, pair.pool):  # dev first: only its threshold is kept
+        for pool in pair:  # of dev, only the threshold is kept
             counts, by_layer = vectors_by_layer(encoder, [pool.source, pool.target], facts["layers"])
             for layer, *vectors in by_layer:
                 mined = mine(*vectors, NEIGHBORS, encoder.states.device)
-                if pool is pair.dev:
+                if pool is pair[0]:
                     thresholds[layer] = score(pool, mined)["threshold"]
                     continue
                 found = score(pool, mined, thresholds[layer])
@@ -113,19 +99,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
                     counts |= {"mined": found["mined"], "right": found["right"]}
         threshold = thresholds[facts["layer"]]
         return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows
-
-    def lines(self, results: Results) -> list[str]:
-        facts = results["protocol"]
-        held_out = f"{facts['dev_fraction']:.0%} of the pools, held out at random" if facts["dev_fraction"] else ""
-        dev = "; ".join(filter(None, (table_names(facts["dev_data"]), held_out)))
-        return [
-            *self.setting_lines(facts),
-            f"search: exact, in both directions; pairs are ranked by the {facts['margin']} margin of the cosine over "
-            f"{facts['neighbors']} nearest neighbors; each sentence is in one pair at most, equal texts are one",
-            f"threshold: the best for F1 on dev, by language pair and layer: {dev} "
-            f"({sum(facts['dev_rows'].values()):,} gold pairs)",
-            f"metric: F1 of the found pairs ({facts['metric']['module']} {facts['metric']['version']}), in percent",
-        ]
 
 
 def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tuple[Pool, Facts]:
@@ -172,33 +145,6 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tup
         "not_in_pools": rows_in_gold - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry
-
-
-def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
-    """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
-
-    Sampled with DATA_SEED. A gold pair with a text in each part is in neither. Raises ValueError if a part has no gold
-    pair, or fewer than two texts of a side; `name` is the name of the pair of languages.
-    """
-    random, gold = np.random.default_rng(DATA_SEED), np.array(sorted(pool.gold))
-    drawn = gold[random.permutation(len(gold))[: round(fraction * len(gold))]]
-    is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
-    for side, marks in enumerate(is_dev):
-        marks[drawn[:, side]] = True
-        others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
-        marks[others[: round(fraction * len(others))]] = True
-    parts = []
-    for of_dev in (True, False):
-        kept = [np.flatnonzero(marks == of_dev).tolist() for marks in is_dev]
-        new_s, new_t = ({text: number for number, text in enumerate(own)} for own in kept)
-        own_gold = {(new_s[s], new_t[t]) for s, t in pool.gold if s in new_s and t in new_t}
-        parts.append(Pool([pool.source[s] for s in kept[0]], [pool.target[t] for t in kept[1]], own_gold))
-    if any(not part.gold or min(part.sizes) < 2 for part in parts):
-        raise ValueError(
-            f"pairs ({name}): dev_fraction {fraction:g} leaves {[len(part.gold) for part in parts]} gold pairs among "
-            f"{[part.sizes for part in parts]} sentences. Choose another one, or name pools for dev."
-        )
-    return parts[0], parts[1]
 
 
 def score(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float | None = None) -> dict[str, Any]:

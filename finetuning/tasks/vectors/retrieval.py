@@ -8,7 +8,6 @@ import numpy as np
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, with_both_sides
 from finetuning.data.rows import split_name
 from finetuning.data.task_tables import PairData
-from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
@@ -33,6 +32,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
     """Searches the translation of each sentence among the distinct sentences of the other language."""
 
     metric = ("retrieval_accuracy", "1.0.0")
+    notes = ("accuracy: share of sentences whose nearest one is the translation, mean of both directions",)
 
     def read(self) -> PairData[tuple[Side, Side]]:
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
@@ -69,16 +69,6 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             if layer == facts["layer"]:
                 rows = list(_rows(pair, *found))
         return scores, counts, rows
-
-    def lines(self, results: Results) -> list[str]:
-        facts = results["protocol"]
-        return [
-            *self.setting_lines(facts),
-            f"search: exact, the nearest by {facts['similarity']} among all sentences; ties go to the first; equal "
-            "texts are one candidate, right for each of its pairs",
-            "metric: accuracy@1, the share of sentences whose nearest one is the translation, mean of both directions, "
-            "in percent",
-        ]
 
 
 def accuracy(pair: tuple[Side, Side], found_S: np.ndarray, found_D: np.ndarray) -> dict[str, float]:

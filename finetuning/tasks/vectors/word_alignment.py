@@ -11,7 +11,6 @@ from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
 from finetuning.align.pairs import PairReader, Side
 from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
-from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
 from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
@@ -34,6 +33,10 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     """Links words with the vectors of a model, and compares the links with gold links."""
 
     is_higher_better, metrics = False, tuple(METRICS)
+    notes = (
+        "aer: share of wrong and missing links",
+        "guessing: links by position, each source word with the word at the same share of the target",
+    )
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -92,23 +95,6 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
             for metric, value in scores.items()
         ]
         return scores, {}, None
-
-    def lines(self, results: Results) -> list[str]:
-        facts, metric = results["protocol"], results["protocol"]["metric"]
-        sure, possible = (
-            sum(entry[name] for entry in facts["evaluation_data"]) for name in ("sure_links", "possible_links")
-        )
-        options = {method: [f"{name}={value}" for name, value in of.items()] for method, of in facts["methods"].items()}
-        return [
-            *self.setting_lines(facts),
-            f"gold: {possible:,} links by people, {sure:,} of them sure",
-            f"methods: {'; '.join(' '.join([method, *given]) for method, given in options.items())}",
-            "words are linked if any of their tokens are"
-            + (" (not by ot_words)" if "ot_words" in facts["methods"] else ""),
-            "guessing: links by position, each source word with the word at the same share of the target",
-            f"metric: AER, the alignment error rate: the share of wrong and missing links ({metric['name']} "
-            f"{metric['version']}), in percent; lower is better",
-        ]
 
 
 def sweep(
