@@ -196,7 +196,7 @@ def test_resolve_hub_path_mirrored(hub_folder):
         ("a.tsv", b"text\nGr\xfc\xdfe\n", {}, "a.tsv.*0xfc"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xfc"}\n', {}, "a.jsonl.*0xfc"),
         ("a.tsv", b"id\ttext\n1\ta\n2\tb\tc\n", {}, "a.tsv.*line 3"),
-        ("a.tsv.gz", gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], {}, "a.tsv.gz"),
+        ("a.tsv.gz", gzip.compress(b"text\n" + bytes(range(48, 58)) * 99, mtime=0)[:-12], {}, "a.tsv.gz"),
         ("a.conll", b"a X O\nb Y O\n\nc O\n", {}, "a.conll.*'c O'"),
         ("script/script.py", b"raise SystemExit", {"path": "script"}, "pets/script"),
         ("a.txt", b"", {"path": "", "config": "enn"}, "'enn'.*'en'"),
