@@ -126,7 +126,7 @@ class InputFormat(NamedTuple):
 
     def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, torch.Tensor]:
         """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
-        ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long) for text in texts]
+        ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long, device="cpu") for text in texts]
         masks = [torch.ones_like(of) for of in ids]
         return {
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id).to(device),

@@ -108,19 +108,22 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     """
     import numpy as np
     import torch
+    from datasets import Dataset
 
-    from finetuning.tasks.tagging import windows_of, words_of_sentences
+    from finetuning.tasks.tagging import windows_of_words, words_of_sentences
 
     names = model.config.id2label
     form = form_of(names.values(), lambda label: "id2label of the model")
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
     rows = {"words": sentences, "tags": [[0] * len(words) for words in sentences]}
-    windows = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    made = windows_of_words(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    windows = Dataset.from_list([window for of_row in made for window in of_row])
     order = np.argsort(-np.array(windows["length"]), kind="stable")  # less padding
     found: dict[int, list[int]] = {}
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        inputs = {name: [windows[name][place] for place in places] for name in ("input_ids", "attention_mask")}
+        batch = windows[places]
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
         found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)
