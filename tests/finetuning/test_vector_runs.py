@@ -19,6 +19,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.vectors import retrieval
+from finetuning.tasks.vectors.mining import Pool, divide
 from finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
@@ -198,6 +199,20 @@ def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
         assert f1 == pytest.approx(200 * right[taken].sum() / (taken.sum() + gold)) and gold == 13
         assert recall == pytest.approx(100 * right[taken].sum() / gold)
     assert results.average["mean"] > 30, "the twins are nearly equal"
+
+
+def test_divide_shares_no_text_and_repeats():
+    gold = {(n, 159 - n) for n in range(40)} | {(0, 158), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
+    pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
+    dev, rest = divide(pool, 0.25, "xx-en")
+    for side in ("source", "target"):
+        parts = [set(getattr(part, side)) for part in (dev, rest)]
+        assert not parts[0] & parts[1] and parts[0] | parts[1] == set(getattr(pool, side))
+    named = [{(part.source[s], part.target[t]) for s, t in part.gold} for part in (dev, rest)]
+    assert named[0] | named[1] <= {(f"s{s}", f"t{t}") for s, t in gold} and not named[0] & named[1]
+    assert 10 <= len(dev.gold) <= 14 and len(dev.gold) + len(rest.gold) >= len(gold) - 4  # of chains, some are lost
+    assert len(dev.source) == pytest.approx(25, abs=4) and len(dev.target) == pytest.approx(40, abs=4)
+    assert divide(pool, 0.25, "xx-en") == (dev, rest)
 
 
 def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_path):

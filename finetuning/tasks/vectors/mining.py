@@ -11,7 +11,7 @@ import numpy as np
 
 from finetuning.data.pair_tables import SIDES
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
-from finetuning.data.task_tables import PairData
+from finetuning.data.task_tables import DATA_SEED, PairData
 from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
@@ -52,30 +52,36 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def read(self) -> PairData[tuple[Pool, Pool]]:
         """The pools on whose gold the threshold is fitted, and those that are evaluated."""
         recipe, pools = self.recipe, {}
-        entries, dev_entries, warnings = [], [], []
+        entries, dev_entries, warnings, held_out = [], [], [], 0.0
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
             pool, entry = read_pools(table, where, name, recipe.hub_root)
-            dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
-            if {*entry["fingerprint"].split("+")} & {*dev_entry["fingerprint"].split("+")}:
-                raise ValueError(f"{where}: `dev` has a table of the evaluated pools. Name another.")
-            dev_entries.append(dev_entry)
-            entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
+            if table.dev is not None:
+                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
+                if shared := len({*pool.source} & {*dev.source}) + len({*pool.target} & {*dev.target}):
+                    warnings.append(f"{name}: {shared} texts of the evaluated pools are in `dev`, too")
+                dev_entries.append(dev_entry)
+                entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
+            else:
+                held_out = recipe.dev_fraction
+                dev, pool = divide(pool, held_out, name)
             pools[name] = dev, pool
             entries.append(entry)
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
                 warnings.append(f"{name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
+        differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
         facts = facts_of(
             entries,
             [split_name(table.gold) for table in recipe.pairs],
             {name: len(pool.gold) for name, (_, pool) in pools.items()},
             {},
-            differs=["gold pairs only"] if any(entry["pools"] is None for entry in entries) else [],
+            differs=differs + ["part of the pools"] * bool(held_out),
             pool_sizes={name: pool.sizes for name, (_, pool) in pools.items()},
             dev_data=dev_entries,
             dev_rows={name: len(dev.gold) for name, (dev, _) in pools.items()},
             dev_sizes={name: dev.sizes for name, (dev, _) in pools.items()},
+            dev_fraction=held_out,
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
@@ -145,6 +151,33 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tup
         "not_in_pools": rows_in_gold - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry
+
+
+def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
+    """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
+
+    Sampled with DATA_SEED. A gold pair with a text in each part is in neither. Raises ValueError if a part has no gold
+    pair, or fewer than two texts of a side; `name` is the name of the pair of languages.
+    """
+    random, gold = np.random.default_rng(DATA_SEED), np.array(sorted(pool.gold))
+    drawn = gold[random.permutation(len(gold))[: round(fraction * len(gold))]]
+    is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
+    for side, marks in enumerate(is_dev):
+        marks[drawn[:, side]] = True
+        others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
+        marks[others[: round(fraction * len(others))]] = True
+    parts = []
+    for of_dev in (True, False):
+        kept = [np.flatnonzero(marks == of_dev).tolist() for marks in is_dev]
+        new_s, new_t = ({text: number for number, text in enumerate(own)} for own in kept)
+        own_gold = {(new_s[s], new_t[t]) for s, t in pool.gold if s in new_s and t in new_t}
+        parts.append(Pool([pool.source[s] for s in kept[0]], [pool.target[t] for t in kept[1]], own_gold))
+    if any(not part.gold or min(part.sizes) < 2 for part in parts):
+        raise ValueError(
+            f"pairs ({name}): dev_fraction {fraction:g} leaves {[len(part.gold) for part in parts]} gold pairs among "
+            f"{[part.sizes for part in parts]} sentences. Choose another one, or name pools for dev."
+        )
+    return parts[0], parts[1]
 
 
 def score(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from omegaconf import MISSING
 from finetuning.data.rows import filled
 from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import BatchSize, Count, Positive, option
+from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
 from zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
@@ -171,7 +171,7 @@ class Pools:
 class MiningPools(LanguagePairs, Pools):
     """Pools of a pair of languages; `{language}` in any text field is replaced by each of `languages`."""
 
-    dev: Pools = option(Pools(), "separate pools; the threshold is fitted on their gold pairs")
+    dev: Pools | None = option(None, "separate pools; the threshold is fitted on their gold pairs")
 
 
 @dataclass
@@ -182,6 +182,7 @@ class MiningRecipe(SentenceRecipe):
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
+    dev_fraction: Fraction = option(0.0, "share of both pools to hold out at random as dev, for pairs without `dev`")
 
 
 def expanded(pairs: list[Any]) -> list[Any]:
