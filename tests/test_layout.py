@@ -89,6 +89,13 @@ def test_layout_names_an_objective_in_its_own_file_alone():
         assert own == {OBJECTIVES[name].__module__}, name
 
 
+def test_layout_folders_can_be_seen_at_a_glance():
+    for package in BELOW:
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            if folder.name not in ("modeling",):  # flat by the rules of remote code
+                assert len(list(folder.glob("*.py"))) <= 21, folder
+
+
 def test_layout_code_that_travels_to_the_hub_names_its_license():
     headers = {path.name: path.read_text().partition("\n")[0] for path in (ROOT / "modeling").glob("[a-z]*.py")}
     assert headers and set(headers.values()) == {"# SPDX-License-Identifier: Apache-2.0"}
