@@ -10,8 +10,7 @@ and its dropout if the encoder supports it.
 Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
 groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
 process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
-do not fit into this machine's memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful
-FLOPs (`Size.mlm`) a second, over those of a product of two large matrices in the same precision.
+do not fit into this machine's memory, lower `--pairs`.
 
 Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
 one of pretraining/training.py. Legend: `M` texts or pairs.
@@ -42,7 +41,6 @@ from bench._common import (
     in_fresh_process,
     interleaved,
     make_parser,
-    matrix_peak,
     median_ratio,
     peak_bytes,
     seconds_of,
@@ -69,7 +67,6 @@ COLUMNS = {
     "packed_ratio": "than packed",
     "memory_mib": "MiB above",
     "memory_ratio": "less by",
-    "mfu": "of the peak",
 }
 PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
 PREDICTED = 0.15  # both sides' default
@@ -90,21 +87,11 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 class Size(NamedTuple):
-    """Layers `L`, hidden size `d` and vocabulary `V` of a model, and the useful FLOPs of its step.
-
-    A matrix of m weights costs 6 m a position, forward and backward; attention to s positions 12 d s a layer. A layer
-    has 12 d^2 weights. Padding and logits that nobody reads are no useful FLOPs.
-    """
+    """Of a model."""
 
     layers: int
     hidden: int
     vocab: int
-
-    def mlm(self, lengths: np.ndarray, predicted: float) -> float:
-        """MLM, TLM, CAMLM on rows of n positions: 72 L d^2 sum n + 12 L d sum n^2 + predicted (6 d V + 6 d^2)."""
-        n = np.asarray(lengths, dtype=np.float64)
-        body = 72 * self.layers * self.hidden**2 * n.sum() + 12 * self.layers * self.hidden * (n**2).sum()
-        return float(body) + predicted * 6 * (self.hidden * self.vocab + self.hidden**2)
 
     def config(self) -> dict[str, Any]:
         """Fields that XLM-R's configuration and ours have in common."""
@@ -354,9 +341,6 @@ def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]
     rounds = [round_batches(part, read_lengths(), number, flags.batches)[0] for number in range(flags.rounds)]
     lengths = [[row_lengths(batch) for batch in batches] for batches in rounds]
     real = [int(sum(n.sum() for n in batches)) for batches in lengths]
-    predicted = [PREDICTED * sum(batch.sum() for batch in batches) for batches in rounds]
-    useful = [size.mlm(np.concatenate(n), words) for n, words in zip(lengths, predicted, strict=True)]
-    peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32) if flags.mfu else None
     timed = in_fresh_process(measure_time, flags.encoder, size, part, flags.rounds, flags.batches)
     memory = {way: in_fresh_process(measure_memory, flags.encoder, size, part, way) for way in timed}
     rows = [
@@ -367,7 +351,6 @@ def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]
             "packed_ratio": median_ratio(timed[PACKED], seconds) if way == OURS and PACKED in timed else None,
             "memory_mib": memory[way],
             "memory_ratio": memory[PEER] / memory[way] if way != PEER else None,
-            "mfu": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
             "seconds": seconds,
         }
         for way, seconds in timed.items()
@@ -390,8 +373,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--encoder", choices=ENCODERS, default="xlm-roberta", help=about)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
-    about = "also show the share of the peak, that of a product of N x N matrices"
-    parser.add_argument("--mfu", type=int, metavar="N", help=about)
     flags = parser.parse_args(argv)
     size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
     with user_errors():
