@@ -53,16 +53,6 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
 
 
-def test_metadata_alignment_score_is_that_of_the_pipeline_s_default_rule(made_up_run):
-    folder, [file] = made_up_run("xlm_align", "word_alignment")
-    content = json.loads(file.read_text())
-    content["protocol"]["methods"]["ot_words"] = {"threshold": 0.5}
-    content["scores"] += [{**row, "method": "ot_words", "value": row["value"] - 10} for row in content["scores"]]
-    file.write_text(json.dumps(content))
-    [entry] = ModelCard(card_of(folder, [file])).data.eval_results
-    assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
-
-
 def test_card_says_first_what_is_learned_poorly(made_up_run):
     folder, files = made_up_run("veco", "classification")
     names = {"held_out/mlm/en": 5.5, "unigram_entropy/mlm/en": 4.7, "held_out/dwa/en-de": 9}
@@ -106,14 +96,9 @@ def test_card_of_the_start_of_a_run(made_up_run):
     edit(recipe, model={"type": "metaxlm", "start_from": local})
     text = card_of(folder)
     assert ModelCard(text).data.base_model is None and "`elsewhere`" in text and str(folder.parent) not in text
-    text = card_of(folder, base_model="microsoft/MiniLM", base_note="weights rounded to 4 bits")
-    assert ModelCard(text).data.base_model == "microsoft/MiniLM" and "weights rounded to 4 bits" in text
     start = {"initialize": "both", "path": local, "dictionaries": [{"language": "sw"}]}
     edit(recipe, model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
     assert "embeddings, with dictionaries of sw" in card_of(folder)
-    edit(recipe, model={"type": "metaxlm", "start_from": None})
-    with pytest.raises(ValueError, match="--base-model"):
-        write_card(folder, base_model="microsoft/MiniLM")
 
 
 def test_card_without_a_run_and_results(small_model, made_up_run, tmp_path):
@@ -150,8 +135,5 @@ def test_card_command_keeps_an_edited_card(made_up_run):
     main(arguments)  # other weights: a new card
     assert weights_of(card.read_text()) == folder_fingerprint(folder)
     card.write_text(card.read_text().replace("## Limits", "Mine.\n\n## Limits"))
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert "Mine." in card.read_text()
     main([*arguments, "--overwrite"])
     assert "Mine." not in card.read_text()

@@ -87,13 +87,10 @@ def test_space_serves_every_tab_of_every_model(app, zoo_model_dir, model_type):
 @pytest.mark.parametrize(
     "name, texts",
     [
-        ("align_words", ("a", " \n ")),
         ("align_words", ("a" * 4001, "a")),
-        ("fill_masks", (None,)),
         ("fill_masks", ("the house",)),
         ("fill_masks", ("<mask>" * 21,)),
         ("fill_masks", ("house <mask> " * 300,)),
-        ("rank_sentences", ("a", " \n\n ")),
         ("rank_sentences", ("a", "\n".join(map(str, range(201))))),
         ("run_head", ("a",)),
     ],
@@ -181,7 +178,6 @@ QUESTION = {"json": {"data": ["m", "a house", "b"]}}
     "path, host, content, status",
     [
         ("call/nearest", "127.0.0.1", QUESTION, 200),
-        ("call/nearest", "localhost:1", QUESTION, 200),
         # a page of another site can have its name resolved to this machine; the browser still sends that name
         ("call/nearest", "a.site", QUESTION, 400),
         ("upload", "127.0.0.1", {"files": {"files": b"a"}}, 413),
