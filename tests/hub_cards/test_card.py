@@ -53,6 +53,16 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
 
 
+def test_metadata_alignment_score_is_that_of_the_pipeline_s_default_rule(made_up_run):
+    folder, [file] = made_up_run("xlm_align", "word_alignment")
+    content = json.loads(file.read_text())
+    content["protocol"]["methods"]["ot_words"] = {"threshold": 0.5}
+    content["scores"] += [{**row, "method": "ot_words", "value": row["value"] - 10} for row in content["scores"]]
+    file.write_text(json.dumps(content))
+    [entry] = ModelCard(card_of(folder, [file])).data.eval_results
+    assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
+
+
 def test_card_says_first_what_is_learned_poorly(made_up_run):
     folder, files = made_up_run("veco", "classification")
     names = {"held_out/mlm/en": 5.5, "unigram_entropy/mlm/en": 4.7, "held_out/dwa/en-de": 9}
