@@ -86,25 +86,18 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Size(NamedTuple):
-    """Of a model."""
-
-    layers: int
-    hidden: int
-    vocab: int
-
-    def config(self) -> dict[str, Any]:
-        """Fields that XLM-R's configuration and ours have in common."""
-        return dict(
-            vocab_size=self.vocab,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // HEAD_SIZE,
-            intermediate_size=4 * self.hidden,
-            max_position_embeddings=LONGEST + 2,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-        )
+def size_of(layers: int, hidden: int, vocab: int) -> dict[str, Any]:
+    """Fields that XLM-R's configuration and ours have in common."""
+    return dict(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // HEAD_SIZE,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=LONGEST + 2,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
 
 
 def read_lengths() -> np.ndarray:
@@ -132,14 +125,15 @@ def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) 
     return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
 
 
-def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
+def masked_lm(encoder: str, size: dict[str, Any]) -> PreTrainedModel:
     """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
     torch.manual_seed(0)
-    fields = size.config() | ENCODERS[encoder]
+    fields = size | ENCODERS[encoder]
     if fields["intermediate_size"] == GATED:
-        fields["intermediate_size"] = round(GATED * size.hidden)
-    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
-    config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
+        fields["intermediate_size"] = round(GATED * size["hidden_size"])
+    fields |= dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
+    fields |= dict(mask_token_id=size["vocab_size"] - 1, tie_word_embeddings=True)
+    config = AutoConfig.for_model(encoder, **fields)
     return AutoModelForMaskedLM.from_config(config).to(DEVICE).train()
 
 
@@ -243,9 +237,9 @@ def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int
     return rows
 
 
-def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
+def steps_of(encoder: str, size: dict[str, Any], precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
     """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
-    tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
+    tokenizer, model = made_up_tokenizer(size["vocab_size"]), masked_lm(encoder, size)
     steps = {PEER: PeerStep(model, tokenizer, precision)}
     if encoder == "xlm-roberta":
         steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
@@ -308,12 +302,12 @@ def row_lengths(batch: np.ndarray) -> np.ndarray:
     return batch.sum(1) + 2 * batch.shape[1]
 
 
-def measure_time(encoder: str, size: Size, part: Part, rounds: int, batches: int) -> dict[str, list[float]]:
+def measure_time(encoder: str, size: dict[str, Any], part: Part, rounds: int, batches: int) -> dict[str, list[float]]:
     """Seconds of every way in each round. Raises ValueError if the ways have different losses on one batch."""
     steps, pairs_M2, data = steps_of(encoder, size, part.precision, part.objective), read_lengths(), {}
     for number in range(-1, rounds):
         rng, sides = np.random.default_rng(number + 1), round_batches(part, pairs_M2, number, batches)
-        data[number] = [[made_up_examples(batch, size.vocab, rng) for batch in side] for side in sides]
+        data[number] = [[made_up_examples(batch, size["vocab_size"], rng) for batch in side] for side in sides]
     losses = losses_of(steps, data[-1][0][0][:4])
     if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
         raise ValueError(f"The ways do not have the same loss: {losses}.")
@@ -326,17 +320,17 @@ def measure_time(encoder: str, size: Size, part: Part, rounds: int, batches: int
     return interleaved({way: lambda n, way=way: seconds_of(lambda: step(way, n)) for way in steps}, rounds)
 
 
-def measure_memory(encoder: str, size: Size, part: Part, way: str) -> float:
+def measure_memory(encoder: str, size: dict[str, Any], part: Part, way: str) -> float:
     """MiB of one way's step at its peak, above weights, gradients and moments."""
     step = steps_of(encoder, size, part.precision, part.objective)[way]
     lengths, rng = round_batches(part, read_lengths(), 0, 1)[0][0], np.random.default_rng(0)
-    batch = made_up_examples(lengths, size.vocab, rng)
+    batch = made_up_examples(lengths, size["vocab_size"], rng)
     step(batch[:1])  # makes the moments
     absent = sum(p.numel() * p.element_size() for p in step.model.parameters() if p.requires_grad and p.grad is None)
     return (peak_bytes(lambda: step(batch)) - absent) / 2**20
 
 
-def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]:
+def measure(size: dict[str, Any], part: Part, flags: argparse.Namespace) -> dict[str, Any]:
     """One part: its rows of the table, and what it was measured on."""
     rounds = [round_batches(part, read_lengths(), number, flags.batches)[0] for number in range(flags.rounds)]
     lengths = [[row_lengths(batch) for batch in batches] for batches in rounds]
@@ -374,14 +368,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
     flags = parser.parse_args(argv)
-    size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
+    size, parts = size_of(flags.layers, flags.hidden, flags.vocab), {}
     with user_errors():
         for name in flags.parts:
             part = PARTS[name]._replace(pairs=flags.pairs or PARTS[name].pairs)
             found = parts[name] = measure(size, part, flags)
             share = f"{found['useful_share_of_the_peer']:.2f} of the peer's positions are no padding"
             show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch; {share}", COLUMNS, found["ways"])
-        write_results(flags, NAME, argv, {"model": size._asdict(), "device": DEVICE, "parts": parts})
+        write_results(flags, NAME, argv, {"model": size, "device": DEVICE, "parts": parts})
 
 
 if __name__ == "__main__":

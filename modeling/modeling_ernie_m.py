@@ -127,8 +127,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     model with languages tlm, camlm and btmlm have `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T)
     (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being pseudo positions, <mask> without a label.
 
-    Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask; for btmlm
-    without its fields, or of a model without languages.
+    Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask, and for
+    btmlm of a model without languages. A missing field is a KeyError.
 
     Example:
         >>> collate = CamlmCollator(tokenizer)
@@ -145,8 +145,6 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         inputs = inputs_with_languages(batch)
         if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
             raise ValueError("sub-batch 'camlm' needs a (B, T, T) attention_mask, as `camlm_mask` makes it.")
-        if name == "btmlm" and not {"generation_mask", "segment_ids"} <= batch.keys():
-            raise ValueError("sub-batch 'btmlm' needs generation_mask (`btmlm_generation_mask`) and segment_ids.")
         if name == "btmlm":
             inputs.pop("language_ids", None)  # of the first step
             # before they are filled: the same in both steps

@@ -7,7 +7,7 @@ import logging
 import pytest
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from bench.masked_lm_step import Size
+from bench.masked_lm_step import size_of
 from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def figures(monkeypatch, tmp_path):
 @pytest.fixture
 def model(sample_tokenizer, tmp_path):
     """Folder of a tiny XLM-R."""
-    XLMRobertaModel(XLMRobertaConfig(**Size(2, 64, len(sample_tokenizer)).config())).save_pretrained(tmp_path / "model")
+    XLMRobertaModel(XLMRobertaConfig(**size_of(2, 64, len(sample_tokenizer)))).save_pretrained(tmp_path / "model")
     sample_tokenizer.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from modeling.attention_masks import btmlm_generation_mask, prepare_attention_mask
+from modeling.attention_masks import prepare_attention_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.optimal_transport import align, itermax_links, sinkhorn
@@ -47,9 +47,6 @@ def translate(layers=(1, 2), **fields):
 
 
 PAIRS = batch_of([pair_row(1, (6, 5), (2, 9), (0, 1)), pair_row(2, (4, 7), (1, 8), (2, 0))], "padded right")
-IS_PSEUDO = PAIRS["segment_ids"] == 1
-PSEUDO = PAIRS | {"labels": PAIRS["labels"].masked_fill(IS_PSEUDO, -100)}
-PSEUDO |= {"generation_mask": btmlm_generation_mask(PAIRS["attention_mask"], PAIRS["segment_ids"])}
 
 
 def ernie(config=None, **batches):
@@ -78,13 +75,11 @@ REFUSED = [
     ("58 positions", lambda: translate(labels=torch.full((4, 59), 7))),
     # ERNIE-M
     ("attention_mask", lambda: ernie(camlm=PAIRS)),
-    ("generation_mask", lambda: ernie(btmlm={name: PSEUDO[name] for name in PSEUDO if name != "generation_mask"})),
     ("language_ids", lambda: ernie({"languages": None}, mlm=PAIRS)),
     ("mask_token_id", lambda: ernie({"mask_token_id": None})),
-    # XLM-Align and MetaXLM
+    # XLM-Align
     ("alignment_layer", lambda: XlmAlignConfig(**SIZES, alignment_layer=4)),
     ("query_positions", lambda: XlmAlignConfig(**SIZES, query_positions="some")),
-    ("teacher", lambda: made("metaxlm")(mlm=PAIRS, objective_weights={"kd": 1.0})),
 ]
 
 
