@@ -138,14 +138,7 @@ class PlugIn:
     Where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training, section
     2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single head
     serves both sides.
-
-    Raises `ValueError` for `config.plug_in` without cross-attention.
     """
-
-    def __init__(self, config):
-        if config.plug_in and not config.cross_attention:
-            raise ValueError(f"{type(self).__name__} with plug_in=True needs cross-attention: load a VECO encoder.")
-        super().__init__(config)
 
     def encode(self, input_ids, attention_mask, **kwargs):
         """See `HeadModel.encode`: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
@@ -155,7 +148,7 @@ class PlugIn:
             kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
 
         Raises:
-            ValueError: plug-out with y; plug-in without y.
+            ValueError: plug-out with y; plug-in without y, or in a model without cross-attention.
         """
         if not self.config.plug_in:
             return super().encode(input_ids, attention_mask, **kwargs)

@@ -67,7 +67,7 @@ REFUSED = [
     ("cross-attention", lambda: ca_mlm(config={"cross_attention": False}, objective="ca_mlm_segments")),
     ("weight 0", lambda: ca_mlm(weights=NOTHING)),
     ("'ca_mlm_pairs'", lambda: ca_mlm(weights={"ca_mlm_pairs": 0.0})),
-    ("plug_in=True", lambda: plug_in({"cross_attention": False})),
+    ("cross-attention", lambda: plug_in({"cross_attention": False})),
     ("translation_input_ids", lambda: plug_in(translation_input_ids=None, translation_attention_mask=None)),
     ("translation_input_ids.*plug_in", lambda: plug_in({"plug_in": False})),
     ("decoder_input_ids", translate),
