@@ -37,7 +37,6 @@ from modeling.modeling_xlm_align import XlmAlignForQuestionAnswering as XlmAlign
 from modeling.modeling_xlm_align import XlmAlignForSequenceClassification as XlmAlignForSequenceClassification
 from modeling.modeling_xlm_align import XlmAlignForTokenClassification as XlmAlignForTokenClassification
 from modeling.modeling_xlm_align import XlmAlignModel as XlmAlignModel
-from modeling.optimal_transport import links_of as links_of
 from modeling.tokenization_ernie_m import ErnieMTokenizer as ErnieMTokenizer
 from modeling.word_alignment import WordAligner as WordAligner
 from modeling.word_alignment import WordAlignment as WordAlignment

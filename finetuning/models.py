@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
-from modeling.positions import longest_input
+from modeling.configuration_encoder import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.tasks.vectors.recipe import POOLINGS, RetrievalRecipe
-from modeling.positions import longest_input
+from modeling.configuration_encoder import longest_input
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_json
 

@@ -23,8 +23,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import Packing, is_real, prepare_attention_mask
 from .backbone import ARCHITECTURES, BERT_NAMES, honors_block_masks, key_mapping, make_backbone, run_backbone
-from .configuration_encoder import HUB_ARGUMENTS
-from .positions import first_position, longest_input
+from .configuration_encoder import HUB_ARGUMENTS, first_position, longest_input
 
 
 def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:

@@ -21,9 +21,9 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
+from .configuration_encoder import first_position, longest_input
 from .encoder import EncoderLayer, EncoderPreTrainedModel, count_positions, position_ids_of
 from .masked_lm import LMHeadModel
-from .positions import first_position, longest_input
 
 logger = logging.getLogger(__name__)
 

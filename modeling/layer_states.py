@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from .positions import longest_input
+from .configuration_encoder import longest_input
 
 
 def default_layer(num_layers: int) -> int:

@@ -90,12 +90,12 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     detached. `N` may be 0: the sum is then 0 with zero gradients.
 
     `label_smoothing` e is that of `nn.CrossEntropyLoss` (Szegedy et al. 2016, section 7): the target is 1 - e + e/V at
-    the label and e/V elsewhere. The losses returned are the smoothed ones. Raises `ValueError` for e outside [0, 1].
+    the label and e/V elsewhere. The losses returned are the smoothed ones.
     """
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must be from 0 (off) to 1, got {label_smoothing}.")
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
+    if bias_V is None:
+        bias_V = weight_VH.new_zeros(len(weight_VH))
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
         weight_VH, bias_V = weight_VH.detach(), bias_V.detach()
     return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing)
@@ -123,12 +123,8 @@ class LMHead(nn.Module):
 
     def loss(self, states_NH, labels_N, row_weights_N=None, label_smoothing=0.0):
         """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
-        weight_VH, bias_V = self.decoder.weight, self.decoder.bias
-        if bias_V is None:
-            bias_V = weight_VH.new_zeros(len(weight_VH))
-        return linear_cross_entropy(
-            self.transform(states_NH), weight_VH, bias_V, labels_N, row_weights_N, label_smoothing
-        )
+        options = (labels_N, row_weights_N, label_smoothing)
+        return linear_cross_entropy(self.transform(states_NH), self.decoder.weight, self.decoder.bias, *options)
 
     def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
         """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none:

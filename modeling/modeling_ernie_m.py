@@ -127,8 +127,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     model with languages tlm, camlm and btmlm have `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T)
     (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being pseudo positions, <mask> without a label.
 
-    Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask; for btmlm
-    without its fields, of a model without languages, or with labels in segment 1.
+    Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask, and for
+    btmlm of a model without languages. A missing field is a KeyError.
 
     Example:
         >>> collate = CamlmCollator(tokenizer)
@@ -145,8 +145,6 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         inputs = inputs_with_languages(batch)
         if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
             raise ValueError("sub-batch 'camlm' needs a (B, T, T) attention_mask, as `camlm_mask` makes it.")
-        if name == "btmlm" and not {"generation_mask", "segment_ids"} <= batch.keys():
-            raise ValueError("sub-batch 'btmlm' needs generation_mask (`btmlm_generation_mask`) and segment_ids.")
         if name == "btmlm":
             inputs.pop("language_ids", None)  # of the first step
             # before they are filled: the same in both steps
@@ -158,32 +156,24 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     def generation_states(self, batch: dict) -> torch.Tensor:
         """BTMLM's first step: states (B, T, H), of which those of the pseudo positions are what they predict from.
 
-        `batch` is as in `back_translate`. The text is read unmasked, and without dropout.
+        `batch` is `btmlm` of `forward`. The text is read unmasked, and without dropout.
 
-        Raises ValueError as `back_translate`.
+        Raises ValueError for a model without languages.
         """
-        input_ids_BT, labels_BT = batch["input_ids"], batch.get("labels")
         if not self.config.languages or "language_ids" not in batch:
             raise ValueError("btmlm needs config.languages and language_ids: a pseudo position needs its language.")
-        if labels_BT is not None:
-            if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
-                raise ValueError(
-                    "sub-batch 'btmlm' has labels in segment 1, whose tokens are generated: label them -100."
-                )
-            input_ids_BT = unmasked_ids(batch)
         with without_dropout(self):
             inputs = {"position_ids": position_ids_of(batch["input_ids"], self.config)} | inputs_with_languages(batch)
-            inputs |= {"input_ids": input_ids_BT, "attention_mask": batch["generation_mask"]}
+            inputs |= {"input_ids": unmasked_ids(batch), "attention_mask": batch["generation_mask"]}
             return self.roberta(**inputs).last_hidden_state
 
     @torch.no_grad()
     def back_translate(self, batch: dict) -> torch.Tensor:
         """BTMLM's first step: `input_ids` (B, T) of the second, the pseudo positions filled.
 
-        `batch` is as `btmlm` of `forward`; `labels` may be left out where nothing is masked. Each pseudo position reads
-        the unmasked text, its own language and position, and no other pseudo position.
+        Each pseudo position reads the unmasked text, its own language and position, and no other pseudo position.
 
-        Raises ValueError for a model without languages, and segment 1 with labels.
+        Raises ValueError as `generation_states`.
         """
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)

@@ -47,14 +47,14 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     - tokens_C (C,): ids of the common tokens;
     - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
     - temperature: T.
-    Without it an `mlm` sub-batch has no `kd`, unless `objective_weights` gives it a weight: then it is a ValueError.
+    Without it an `mlm` sub-batch has no `kd`, unless `objective_weights` gives it a weight: then it is a KeyError.
 
     Relation to its neighbors: MLM learns which token was masked, KD which others a teacher would have put there.
 
     Deviations from the paper, which does not say how models of different vocabularies are compared: the common tokens,
     and the words that are one token in both (`pretraining/start/teacher.py`).
 
-    Raises ValueError as `forward`, and for `kd` without a teacher's answers.
+    Raises ValueError as `forward`, and KeyError for `kd` without a teacher's answers.
 
     Example:
         >>> collate = MlmCollator(tokenizer)
@@ -74,10 +74,6 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             if weights.get(name, 1.0):
                 yield from super().predictions(name, batch, weights)
             return
-        if "teacher" not in batch:
-            raise ValueError(
-                "sub-batch 'mlm' has no `teacher`: add it, see pretraining/start/teacher.py, or set kd's weight to 0."
-            )
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state
         if weights.get(name, 1.0):
             yield name, Predictions(states_BTH, batch["labels"])

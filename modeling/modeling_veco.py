@@ -138,14 +138,7 @@ class PlugIn:
     Where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training, section
     2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single head
     serves both sides.
-
-    Raises `ValueError` for `config.plug_in` without cross-attention.
     """
-
-    def __init__(self, config):
-        if config.plug_in and not config.cross_attention:
-            raise ValueError(f"{type(self).__name__} with plug_in=True needs cross-attention: load a VECO encoder.")
-        super().__init__(config)
 
     def encode(self, input_ids, attention_mask, **kwargs):
         """See `HeadModel.encode`: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
@@ -155,7 +148,7 @@ class PlugIn:
             kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
 
         Raises:
-            ValueError: plug-out with y; plug-in without y, or with a mask that is not (B, T).
+            ValueError: plug-out with y; plug-in without y, or in a model without cross-attention.
         """
         if not self.config.plug_in:
             return super().encode(input_ids, attention_mask, **kwargs)
@@ -168,8 +161,8 @@ class PlugIn:
             )
         x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in TOKEN_FIELDS if name in kwargs}}
         y = {name: of_y.get(name) for name in ("input_ids", "token_type_ids")}
-        mask_x_BT = padding_mask("x", input_ids if input_ids is not None else x["inputs_embeds"], attention_mask)
-        mask_y_BS = padding_mask("y", y["input_ids"], of_y.get("attention_mask"))
+        mask_x_BT = padding_mask(input_ids if input_ids is not None else x["inputs_embeds"], attention_mask)
+        mask_y_BS = padding_mask(y["input_ids"], of_y.get("attention_mask"))
         # each H once; it serves the head and the other side
         outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
         alone_x_BTH = outputs.last_hidden_state
@@ -191,16 +184,10 @@ class PlugIn:
         return outputs, sides
 
 
-def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """The mask (B, T) of one side, all 1 by default. Raises ValueError for another shape: the heads of a pair have no
-    use for block masks."""
+def padding_mask(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """The mask (B, T) of one side, all 1 by default."""
     if attention_mask is None:
         return torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-    if attention_mask.shape != tokens.shape[:2]:
-        raise ValueError(
-            f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text "
-            f"{tuple(tokens.shape[:2])}: give a mask (B, T), 1 for tokens and 0 for padding."
-        )
     return attention_mask
 
 

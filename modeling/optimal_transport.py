@@ -41,30 +41,6 @@ class Links(NamedTuple):
     scores_BST: torch.Tensor
 
 
-def links_of(x_SH, y_TH, method="ot_words", **options) -> list[tuple[int, int]]:
-    """Links the vectors of two sequences of words, from any model.
-
-    Args:
-        x_SH, y_TH: (S, H) and (T, H) vectors of the words of a sentence and of its translation: tensors, or arrays.
-        method, options: see `align`.
-
-    Returns pairs (row of x, row of y) from 0, sorted. Raises `ValueError` as `align`.
-
-    Example:
-        >>> links_of(torch.eye(3), torch.eye(3)[[1, 0, 2]])
-        [(0, 1), (1, 0), (2, 2)]
-
-    Source: `ot_words` is a rule of this zoo (`word_probabilities.py`); `ot` and `ot_itermax` XLM-Align, section 3.1;
-    `mutual` and `itermax` SimAlign (Jalili Sabet et al. 2020); `softmax` awesome-align (Dou and Neubig 2021).
-    """
-    x_SH, y_TH = torch.as_tensor(x_SH), torch.as_tensor(y_TH)
-    if not len(x_SH) or not len(y_TH):
-        return []
-    masks = (torch.ones(1, len(side), dtype=torch.bool, device=x_SH.device) for side in (x_SH, y_TH))
-    links_BST = align(x_SH[None], y_TH[None], *masks, method, **options).links_BST
-    return [(source, target) for source, target in links_BST[0].nonzero().tolist()]
-
-
 @torch.no_grad()
 def align(
     x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", words=None, cells_BST=None, **options
@@ -92,15 +68,9 @@ def align(
     right; of `ot` and `ot_itermax` the transport plan, of the others the mean of both softmax directions of the dot
     products. All are 0 outside the masks.
 
-    Raises `ValueError` for an unknown method, an option that the method does not have or that is out of range, and
-    shapes that do not fit.
+    Raises `ValueError` for an unknown method, and an option that the method does not have or that is out of range.
     """
     options = check_options(method, options)
-    if x_BSH.dim() != 3 or y_BTH.dim() != 3 or x_BSH.shape[::2] != y_BTH.shape[::2]:
-        raise ValueError(
-            f"vectors have shapes {tuple(x_BSH.shape)} and {tuple(y_BTH.shape)}: both must be (pairs, tokens, hidden "
-            "size), with the same number of pairs and the same hidden size."
-        )
     x_BSH, y_BTH, masks = computable(x_BSH), computable(y_BTH), (source_mask_BS, target_mask_BT)
     if method == "ot_words":
         return _likely_links(x_BSH, y_BTH, masks, words, cells_BST, **options)
@@ -154,7 +124,7 @@ def sinkhorn(
     them. (At a low regularization even float64 is too coarse: 1e-6^(1 / 0.3) is 1e-20.) It is computed in logarithms,
     which hold any K.
 
-    Raises `ValueError` for numbers out of range and shapes that do not fit.
+    Raises `ValueError` for numbers out of range.
     """
     is_positive = 0 < regularization < float("inf") and 0 < epsilon < float("inf")
     if iterations < 1 or not is_positive or first not in ("rows", "columns"):

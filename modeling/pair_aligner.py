@@ -105,7 +105,7 @@ class PairAligner:
         self,
         pairs: Iterable[tuple[Words, Words]],
         probabilities: bool = False,
-        progress: Callable[[float], None] | None = None,
+        after_batch: Callable[[], None] = lambda: None,
     ) -> Iterator[WordAlignment]:
         """The links of each pair, in the order of the input.
 
@@ -113,23 +113,23 @@ class PairAligner:
             pairs: (source, target), each a list of words or a plain text (see `split_words`). May be endless: a chunk
                 of `BATCHES_PER_CHUNK` batches is read at a time.
             probabilities: whether to fill in this field.
-            progress: called after each batch, with how many pairs it has done; a window is a part of one.
+            after_batch: called after each batch.
 
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
         chosen = {self.method: self.matching}
-        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, progress):
+        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, after_batch):
             yield by_layer[self.layer][self.method]
 
-    def chunks(self, pairs, layers, methods, probabilities=False, progress=None):
+    def chunks(self, pairs, layers, methods, probabilities=False, after_batch=lambda: None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
         while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
             with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self._chunk(chunk, layers, methods, probabilities, progress))
+                found = list(self._chunk(chunk, layers, methods, probabilities, after_batch))
             yield from found
 
-    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, progress):
+    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, after_batch):
         """What `chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
         tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
@@ -153,8 +153,7 @@ class PairAligner:
                 for method, options in methods.items():
                     links = align(x[layer], y[layer], *masks, method, (source_BS, target_BN), cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
-            if progress is not None:
-                progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
+            after_batch()
         links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs)) for key, parts in found.items()}
         for (layer, method), of_pairs in links.items() if is_cut else ():
             options = METHOD_OPTIONS[method] | methods[method]

@@ -2,7 +2,7 @@
 """From a matrix of scores to links: argmaxes in both directions and how they are put together, Itermax, softmax.
 
 Legend: `B` pairs, `S` source tokens, `T` target tokens. Masks are boolean, True where a token may be linked. Of equal
-scores the first wins; NaN and -inf are never linked. Each function raises `ValueError` for shapes that do not fit.
+scores the first wins; NaN and -inf are never linked.
 """
 
 from itertools import chain
@@ -134,13 +134,6 @@ def best_cells(scores_BST, above=-torch.inf):
 
 def inside(scores_BST, source_mask_BS, target_mask_BT):
     """The scores, -inf outside the masks and instead of NaN; in float32 at least."""
-    shape, masks = tuple(scores_BST.shape), (source_mask_BS, target_mask_BT)
-    given = [tuple(mask.shape) for mask in masks]
-    if len(shape) != 3 or given != [shape[:2], shape[::2]] or any(mask.dtype != torch.bool for mask in masks):
-        raise ValueError(
-            f"scores {shape} with masks {given} of types {[mask.dtype for mask in masks]}: give scores (B, S, T) with "
-            "boolean masks (B, S) and (B, T)."
-        )
     scores_BST = computable(scores_BST).nan_to_num(-torch.inf, torch.inf, -torch.inf)
     return scores_BST.masked_fill(~(source_mask_BS[:, :, None] & target_mask_BT[:, None]), -torch.inf)
 

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModel
 
 from .checkpoints import download_pinned, load_config, load_tokenizer, load_whole
+from .configuration_encoder import LOADABLE
 from .layer_states import default_layer
 from .pair_aligner import PairAligner, WordAlignment, check_method
-from .positions import LOADABLE
 from .word_tokens import Words
 
 __all__ = ["WordAligner", "WordAlignment"]

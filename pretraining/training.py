@@ -25,8 +25,8 @@ from accelerate.utils import (
 from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
+from modeling.configuration_encoder import longest_input
 from modeling.masked_lm import ForPreTraining
-from modeling.positions import longest_input
 from pretraining.checkpoints import (
     check_same_data,
     data_facts,

@@ -142,8 +142,7 @@ def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
 def check_encoder(model: str, trust_remote_code: bool) -> int:
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
     from finetuning.models import describe_model
-    from modeling.configuration_encoder import ARCHITECTURES
-    from modeling.positions import LOADABLE, longest_input
+    from modeling.configuration_encoder import ARCHITECTURES, LOADABLE, longest_input
 
     encoders = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
     _, config, tokenizer, identity = describe_model(model, trust_remote_code=trust_remote_code)

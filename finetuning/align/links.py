@@ -215,7 +215,7 @@ def align_block(
     reader.unspaced = 0
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
     texts, counts = [], Counter(unspaced=reader.unspaced)
-    found = aligner.align(pairs, probabilities=probabilities, progress=lambda _: stop_if_told())
+    found = aligner.align(pairs, probabilities=probabilities, after_batch=stop_if_told)
     for alignment in found:
         texts.append(form(alignment, probabilities))
         one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}

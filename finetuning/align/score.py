@@ -3,7 +3,6 @@
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -94,8 +93,7 @@ def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Go
     from finetuning.tasks.vectors.word_alignment import score
 
     with make_progress() as progress:
-        advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
-        found = aligner.align((pairs[number] for number in gold), progress=advance)
+        found = progress.track(aligner.align(pairs[number] for number in gold), len(gold), description="aligning")
         return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
-from modeling.positions import longest_input
+from modeling.configuration_encoder import longest_input
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
-from modeling.positions import LOADABLE, first_position, longest_input
+from modeling.configuration_encoder import LOADABLE, first_position, longest_input
 from pretraining.recipe import MetaPretrained
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies

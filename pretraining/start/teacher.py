@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from modeling.positions import longest_input
+from modeling.configuration_encoder import longest_input
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import Teacher

@@ -10,8 +10,6 @@ import yaml
 
 from zoo_core.provenance import folder_fingerprint
 
-EXAMPLE = Path(__file__).parents[2] / "hub_cards" / "examples" / "veco" / "results"
-
 
 @pytest.fixture(scope="session")
 def ready_folder(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
@@ -46,22 +44,20 @@ def small_model() -> Callable[..., Path]:
 
 @pytest.fixture
 def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list[Path]]]:
-    """`made_up_run(model_type, *kinds, head="ForPreTraining")`: a pre-training run's model folder, and its results.
+    """`made_up_run(model_type, *kinds)`: a pre-training run's model folder, and its results: all as made_up_run.yaml
+    has them."""
 
-    Recipe, run facts and results are those of made_up_run.yaml; other results are those of the example card of VECO.
-    """
-
-    def written(model_type: str, *kinds: str, head: str = "ForPreTraining") -> tuple[Path, list[Path]]:
+    def written(model_type: str, *kinds: str) -> tuple[Path, list[Path]]:
         content = yaml.safe_load(Path(__file__).with_name("made_up_run.yaml").read_text(encoding="utf-8"))
         run = tmp_path / f"{model_type}-made-up"
-        shutil.copytree(zoo_model_dir(model_type, head), run / "model")
+        shutil.copytree(zoo_model_dir(model_type, "ForPreTraining"), run / "model")
         content["recipe"]["model"]["type"] = model_type
         (run / "recipe.yaml").write_text(yaml.safe_dump(content["recipe"]))
         (run / "run.json").write_text(json.dumps(content["run"]))
         (run / "curves.png").write_bytes(b"\x89PNG curves")
         files = []
         for kind in kinds:
-            record = content["results"].get(kind) or json.loads((EXAMPLE / f"{kind}.json").read_text(encoding="utf-8"))
+            record = content["results"][kind]
             for table in record["protocol"]["training_data"] + record["protocol"]["evaluation_data"]:
                 table["fingerprint"] = f"sha256:of {table['path']}"
             model = {"folder": f"runs/{model_type}-made-up/model", "fingerprint": folder_fingerprint(run / "model")}

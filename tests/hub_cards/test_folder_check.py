@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from hub_cards.card import write_card
-from hub_cards.folder_check import check_folder, files_of
+from hub_cards.folder_check import check_folder
 from hub_cards.fresh_load import load_folder
 from hub_cards.sentence_transformer import write_modules
 
@@ -52,25 +52,18 @@ TAMPERED = {  # a file, what is done to it, and the file that is named if it is 
     "a configuration that is none": ("config.json", b"[]"),
     "cut short": ("model.safetensors", lambda content: content[:-10]),
     "a shard missing": (INDEX, b'{"weight_map": {"a": "model-2.safetensors"}}', "model-2.safetensors"),
-    "further weights": ("more/old.safetensors", b"x"),
     "index and file": (INDEX, b'{"weight_map": {}}'),
     "an adapter": ("adapter_config.json", b"{}"),
     # pickles and states of training
     "a pickle by name": ("extra.pkl", b"x"),
-    "a pickle as text": ("notes.txt", pickle.dumps(print)),
     "a pickle as a vocabulary": ("sentencepiece.bpe.model", pickle.dumps(print)),
     "a zip": ("weights.model", b"PK\x03\x04"),
     "an optimizer": ("optimizer.safetensors", b"x"),
     "a checkpoint": ("old/Step-10/a.json", b"{}"),
     # code
-    "python in capitals": ("EVIL.PY", b"import os\n"),
     "changed code": ("encoder.py", lambda content: content + b"\nprint('hello')\n"),
     "code missing": ("encoder.py", None, "config.json"),
-    "code of a class missing": (CODE, None, "config.json"),
-    "part of the auto_map": (
-        "config.json",
-        lambda content: content.replace(b"AutoModelForTokenClass", b"AutoModelFor"),
-    ),
+    "part of the auto_map": ("config.json", lambda content: content.replace(b"ForTokenClass", b"ForClass")),
     "code elsewhere": ("config.json", {"auto_map": {"AutoModel": "a/b--modeling_xlm_align.C"}}),
     "a pipeline outside": ("config.json", {"custom_pipelines": {"x": {"impl": "../x.Y"}}}),
     "code of a folder below": ("more.json", {"a": [{"auto_map": {"AutoModel": "evil.Model"}}]}),
@@ -89,7 +82,6 @@ TAMPERED = {  # a file, what is done to it, and the file that is named if it is 
     "a token": ("notes.md", b"login %s\n" % TOKEN),
     "a key": ("notes.md", b"-----BEGIN OPENSSH PRIVATE KEY-----\n"),
     "a password": ("notes.md", b"from https://me:secret@example.com/x\n"),
-    "settings": (".env", b"A=b\n"),
     "a hidden folder": (".idea/notes.txt", b"x"),
     # what is not what it says
     "no picture": ("curves.png", b"MZ"),
@@ -98,9 +90,7 @@ TAMPERED = {  # a file, what is done to it, and the file that is named if it is 
     "no card": ("README.md", None),
     "metadata": ("README.md", b"---\nlicense: [\n---\n# A\n"),
     "no license": ("README.md", lambda content: content.replace(b"license: apache-2.0\n", b"")),
-    "no limits": ("README.md", lambda content: content.replace(b"## Limits", b"## Other")),
     "a dead link": ("README.md", lambda content: content + b"\n![x](figures/x.png)\n"),
-    "a link upwards": ("README.md", lambda content: content + b"\n[x](../x.md)\n"),
     "other weights": ("model.safetensors", weights(lambda tensors: tensors["lm_head.bias"].add_(1)), "README.md"),
 }
 
@@ -153,21 +143,4 @@ def test_check_folder_loads_in_a_fresh_process(ready_folder):
 def test_check_folder_accepts_what_pretraining_and_the_card_leave(ready_folder, model_type):
     folder = ready_folder(model_type)
     write_modules(folder, layer=1)  # and what sentence-transformers reads
-    if model_type == "veco":
-        tensors = load((folder / "model.safetensors").read_bytes())
-        weight_map = {name: f"model-{1 + place % 2}.safetensors" for place, name in enumerate(sorted(tensors))}
-        for shard in set(weight_map.values()):
-            part = {name: tensor for name, tensor in tensors.items() if weight_map[name] == shard}
-            change(folder, shard, save(part, {"format": "pt"}))
-        change(folder, INDEX, {"metadata": {}, "weight_map": weight_map})
-        change(folder, "model.safetensors", None)
-        write_anew(folder)
     assert check_folder(folder, load=False) == []
-
-
-def test_check_folder_leaves_out_caches(ready_folder):
-    folder = ready_folder()
-    kept = files_of(folder)
-    for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "1_Pooling/.DS_Store"):
-        change(folder, path, b"\x80\x04")
-    assert files_of(folder) == kept and "model.safetensors" in kept and check_folder(folder, load=False) == []

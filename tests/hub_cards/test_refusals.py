@@ -21,7 +21,6 @@ REFUSED = [  # of the folders that the test makes
     ("push --model none --repo owner/model", "none"),
     ("push --model named --repo https://huggingface.co/owner/model", "owner/model"),
     ("push --model named --repo owner/mod", "owner/mod"),
-    ("push --model named --repo er/model", "er/model"),
     ("sentence_transformer --model edited", "modules.json"),
 ]
 

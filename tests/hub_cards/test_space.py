@@ -39,7 +39,7 @@ def model(app, zoo_model_dir):
 
 
 def test_align_words_has_the_links_of_the_pipeline(app, model):
-    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True)(PAIR, probabilities=True, layer=1)
+    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True, probabilities=True)(PAIR)
     first, second, links = app.align_words(model, *PAIR)
     assert ["".join(word for word, _ in side) for side in (first, second)] == [
         "".join(f"{word} " for word in expected[name]) for name in ("source", "target")
@@ -87,13 +87,10 @@ def test_space_serves_every_tab_of_every_model(app, zoo_model_dir, model_type):
 @pytest.mark.parametrize(
     "name, texts",
     [
-        ("align_words", ("a", " \n ")),
         ("align_words", ("a" * 4001, "a")),
-        ("fill_masks", (None,)),
         ("fill_masks", ("the house",)),
         ("fill_masks", ("<mask>" * 21,)),
         ("fill_masks", ("house <mask> " * 300,)),
-        ("rank_sentences", ("a", " \n\n ")),
         ("rank_sentences", ("a", "\n".join(map(str, range(201))))),
         ("run_head", ("a",)),
     ],
@@ -181,7 +178,6 @@ QUESTION = {"json": {"data": ["m", "a house", "b"]}}
     "path, host, content, status",
     [
         ("call/nearest", "127.0.0.1", QUESTION, 200),
-        ("call/nearest", "localhost:1", QUESTION, 200),
         # a page of another site can have its name resolved to this machine; the browser still sends that name
         ("call/nearest", "a.site", QUESTION, 400),
         ("upload", "127.0.0.1", {"files": {"files": b"a"}}, 413),

@@ -6,8 +6,8 @@ from transformers import AutoConfig, AutoModel
 
 from modeling import MODEL_TYPES
 from modeling.checkpoints import load_whole
+from modeling.configuration_encoder import LOADABLE
 from modeling.layer_states import default_layer
-from modeling.positions import LOADABLE
 from modeling.word_alignment import WordAligner
 
 PAIRS = [("the house is small", "das Haus ist klein"), (["a", "garden"], ["ein", "Garten"]), ("", "nichts")]

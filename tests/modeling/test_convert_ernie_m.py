@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import XLMRobertaTokenizer
 
+from modeling.configuration_encoder import longest_input
 from modeling.convert import ERNIE_M_HEADS, convert_ernie_m, main, read_state
 from modeling.modeling_ernie_m import ErnieMModel
-from modeling.positions import longest_input
 
 CLASSES = {cls.__name__: head for head, cls in ERNIE_M_HEADS.items()}
 
@@ -106,14 +106,11 @@ def test_convert_ernie_m_paddlenlp(cls, converted, ernie_m_oracle, tmp_path):
     arrays |= {"ernie_m.embeddings.position_ids": np.arange(24)[None]}
     names = {"StructuredToParameterName@@": {"linear.weight": "linear_0.w_0"}}
     (source / "model_state.pdparams").write_bytes(pickle.dumps(arrays | names, protocol=2))
-    base = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
-    base |= {"init_class": "ErnieMModel"}
-    settings = base if CLASSES[cls] == "base" else {"init_args": [base], "init_class": cls}
-    (source / "model_config.json").write_text(json.dumps(settings))
+    (source / "config.json").write_text(json.dumps(ernie_m_oracle.config(cls)))
     convert_ernie_m(str(source), str(tmp_path / "new"), tokenizer_type="ernie_m")
     assert same(tmp_path / "new", expected)
     if CLASSES[cls] != "base":
-        (source / "model_config.json").unlink()
+        (source / "config.json").unlink()
         options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
         file = source / "model_state.pdparams"
         named = collections.OrderedDict((name, (f"{name}_0", array)) for name, array in arrays.items())

@@ -98,15 +98,6 @@ def test_mask_rows_alone_in_company_and_padded():
             assert (wide[field][0, :30] == together[field][row]).all()
 
 
-def test_bits_of_a_row_are_distinct_and_uniform():
-    bits = bits_of(keys_of(300), 4096)
-    assert all(len(np.unique(row)) == 4096 for row in bits)
-    counts = np.bincount((bits >> np.uint32(24)).ravel(), minlength=256)
-    # chi-squared with 255 degrees of freedom: standard deviation 22.6
-    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(255, abs=5 * 22.6)
-    assert (bits_of(keys_of(300), 100) == bits[:, :100]).all()
-
-
 def test_row_keys_are_independent():
     """Correlation of what 200,000 positions draw: of neighbors in a row, in the next row, in another epoch or key."""
     one = bits_of(keys_of(500, 1, "mlm", "en"), 400).astype(float)

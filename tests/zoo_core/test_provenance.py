@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo_core.provenance import folder_fingerprint, forget_machine, model_fingerprint, read_json, run_facts, write_json
+from zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, run_facts, write_json
 
 
 def test_run_facts_have_the_run_and_no_names(monkeypatch):
@@ -48,16 +48,6 @@ def test_write_json_replaces_a_file_as_a_whole_or_not_at_all(tmp_path, monkeypat
     with pytest.raises(OSError):
         write_json(path, {"language": "new"})
     assert read_json(path) == {"language": "中文"} and [item.name for item in tmp_path.iterdir()] == ["facts.json"]
-
-
-def test_forget_machine_keeps_other_settings(tmp_path):
-    settings = {"is_local": True, "local_files_only": True, "name_or_path": "/somewhere", "pad_token": "<pad>"}
-    write_json(tmp_path / "tokenizer_config.json", settings)
-    (tmp_path / "training_args.bin").write_bytes(b"pickle")
-    forget_machine(tmp_path)
-    forget_machine(tmp_path / "not there")
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"pad_token": "<pad>"}
-    assert not (tmp_path / "training_args.bin").exists()
 
 
 def test_model_fingerprint_is_the_commit_of_the_cache(tmp_path, monkeypatch):

@@ -97,7 +97,6 @@ TEXT = 'a\u2028b\x85c\rd\x0b"e\x1c\u2029'
         ("a.tsv", None, f'text\tlabel\n{TEXT}\t"8\n', [(TEXT, '"8')]),
         ("a.csv", None, 'text,label\n"a, ""c""\td\ne",01\nNA,\n', [('a, "c"\td\ne', "01"), ("NA", "")]),
         ("a.csv", None, f"text,label\n2024-05-01,1e5\n{LONG},None\n", [("2024-05-01", "1e5"), (LONG, "None")]),
-        ("a.csv", "\t", '"text"\tlabel\n"a\tb"\t1\n', [("a\tb", "1")]),
         ("a.csv", None, ",label\n0,a\n1,b\n", [("0", "a"), ("1", "b")]),  # an index
         ("a.csv", None, 'text,label\r"a\nb",1\r"c\rd",2\r', [("a\nb", "1"), ("c\rd", "2")]),  # Excel on a Mac
         ("a.csv", None, "text,label\r\r\na,1\r\r\n", [("a", "1")]),  # text written as text twice on Windows
@@ -122,16 +121,6 @@ def test_load_table_conll(tmp_path, streaming):
         {"tokens": ["10\u00a0000", "New York"], "tags": ["O", "B-LOC"]},
         {"tokens": ["no"], "tags": ["O"]},
     ]
-    assert rows(write(tmp_path / "b.conll", "a\nb\n\nc\n"), streaming=streaming) == [
-        {"tokens": ["a", "b"]},
-        {"tokens": ["c"]},
-    ]
-
-
-@pytest.mark.parametrize("blank", [" ", "\t"])
-def test_load_table_conll_comments_are_no_tokens(tmp_path, blank):
-    text = f"# newdoc\nA{blank}DET\n#{blank}SYM\n\n# doc2 X\n#{blank}SYM\nb{blank}NOUN\n\n#tag{blank}NOUN\n"
-    assert [row["tokens"] for row in rows(write(tmp_path / "a.conll", text))] == [["A", "#"], ["#", "b"], ["#tag"]]
 
 
 def test_load_table_conllu_syntactic_words(tmp_path):
