@@ -92,6 +92,12 @@ def peak_bytes(step: Callable[[], Any]) -> int:
     return peak
 
 
+def matrix_peak(size: int, dtype: torch.dtype) -> float:
+    """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
+    a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
+    return 2 * size**3 / min(seconds_of(lambda: a @ b) for _ in range(6))
+
+
 def run_command(command: list[str]) -> dict[str, float]:
     """Runs a command on one thread; its processor seconds and MiB. Raises ValueError if it fails."""
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

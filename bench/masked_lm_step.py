@@ -10,7 +10,8 @@ and its dropout if the encoder supports it.
 Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
 groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
 process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
-do not fit into this machine's memory, lower `--pairs`.
+do not fit into this machine's memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful
+FLOPs (`Size.mlm`) a second, over those of a product of two large matrices in the same precision.
 
 Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
 one of pretraining/training.py. Legend: `M` texts or pairs.
@@ -41,6 +42,7 @@ from bench._common import (
     in_fresh_process,
     interleaved,
     make_parser,
+    matrix_peak,
     median_ratio,
     peak_bytes,
     seconds_of,
@@ -67,6 +69,7 @@ COLUMNS = {
     "packed_ratio": "than packed",
     "memory_mib": "MiB above",
     "memory_ratio": "less by",
+    "mfu": "of the peak",
 }
 PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
 PREDICTED = 0.15  # both sides' default
@@ -86,18 +89,35 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
-def size_of(layers: int, hidden: int, vocab: int) -> dict[str, Any]:
-    """Fields that XLM-R's configuration and ours have in common."""
-    return dict(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // HEAD_SIZE,
-        intermediate_size=4 * hidden,
-        max_position_embeddings=LONGEST + 2,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
+class Size(NamedTuple):
+    """Layers `L`, hidden size `d` and vocabulary `V` of a model, and the useful FLOPs of its step.
+
+    A matrix of m weights costs 6 m a position, forward and backward; attention to s positions 12 d s a layer. A layer
+    has 12 d^2 weights. Padding and logits that nobody reads are no useful FLOPs.
+    """
+
+    layers: int
+    hidden: int
+    vocab: int
+
+    def mlm(self, lengths: np.ndarray, predicted: float) -> float:
+        """MLM, TLM, CAMLM on rows of n positions: 72 L d^2 sum n + 12 L d sum n^2 + predicted (6 d V + 6 d^2)."""
+        n = np.asarray(lengths, dtype=np.float64)
+        body = 72 * self.layers * self.hidden**2 * n.sum() + 12 * self.layers * self.hidden * (n**2).sum()
+        return float(body) + predicted * 6 * (self.hidden * self.vocab + self.hidden**2)
+
+    def config(self) -> dict[str, Any]:
+        """Fields that XLM-R's configuration and ours have in common."""
+        return dict(
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.hidden // HEAD_SIZE,
+            intermediate_size=4 * self.hidden,
+            max_position_embeddings=LONGEST + 2,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+        )
 
 
 def read_lengths() -> np.ndarray:
@@ -125,15 +145,14 @@ def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) 
     return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
 
 
-def masked_lm(encoder: str, size: dict[str, Any]) -> PreTrainedModel:
+def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
     """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
     torch.manual_seed(0)
-    fields = size | ENCODERS[encoder]
+    fields = size.config() | ENCODERS[encoder]
     if fields["intermediate_size"] == GATED:
-        fields["intermediate_size"] = round(GATED * size["hidden_size"])
-    fields |= dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
-    fields |= dict(mask_token_id=size["vocab_size"] - 1, tie_word_embeddings=True)
-    config = AutoConfig.for_model(encoder, **fields)
+        fields["intermediate_size"] = round(GATED * size.hidden)
+    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
+    config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
     return AutoModelForMaskedLM.from_config(config).to(DEVICE).train()
 
 
@@ -237,9 +256,9 @@ def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int
     return rows
 
 
-def steps_of(encoder: str, size: dict[str, Any], precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
+def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
     """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
-    tokenizer, model = made_up_tokenizer(size["vocab_size"]), masked_lm(encoder, size)
+    tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
     steps = {PEER: PeerStep(model, tokenizer, precision)}
     if encoder == "xlm-roberta":
         steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
@@ -302,12 +321,12 @@ def row_lengths(batch: np.ndarray) -> np.ndarray:
     return batch.sum(1) + 2 * batch.shape[1]
 
 
-def measure_time(encoder: str, size: dict[str, Any], part: Part, rounds: int, batches: int) -> dict[str, list[float]]:
+def measure_time(encoder: str, size: Size, part: Part, rounds: int, batches: int) -> dict[str, list[float]]:
     """Seconds of every way in each round. Raises ValueError if the ways have different losses on one batch."""
     steps, pairs_M2, data = steps_of(encoder, size, part.precision, part.objective), read_lengths(), {}
     for number in range(-1, rounds):
         rng, sides = np.random.default_rng(number + 1), round_batches(part, pairs_M2, number, batches)
-        data[number] = [[made_up_examples(batch, size["vocab_size"], rng) for batch in side] for side in sides]
+        data[number] = [[made_up_examples(batch, size.vocab, rng) for batch in side] for side in sides]
     losses = losses_of(steps, data[-1][0][0][:4])
     if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
         raise ValueError(f"The ways do not have the same loss: {losses}.")
@@ -320,21 +339,24 @@ def measure_time(encoder: str, size: dict[str, Any], part: Part, rounds: int, ba
     return interleaved({way: lambda n, way=way: seconds_of(lambda: step(way, n)) for way in steps}, rounds)
 
 
-def measure_memory(encoder: str, size: dict[str, Any], part: Part, way: str) -> float:
+def measure_memory(encoder: str, size: Size, part: Part, way: str) -> float:
     """MiB of one way's step at its peak, above weights, gradients and moments."""
     step = steps_of(encoder, size, part.precision, part.objective)[way]
     lengths, rng = round_batches(part, read_lengths(), 0, 1)[0][0], np.random.default_rng(0)
-    batch = made_up_examples(lengths, size["vocab_size"], rng)
+    batch = made_up_examples(lengths, size.vocab, rng)
     step(batch[:1])  # makes the moments
     absent = sum(p.numel() * p.element_size() for p in step.model.parameters() if p.requires_grad and p.grad is None)
     return (peak_bytes(lambda: step(batch)) - absent) / 2**20
 
 
-def measure(size: dict[str, Any], part: Part, flags: argparse.Namespace) -> dict[str, Any]:
+def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]:
     """One part: its rows of the table, and what it was measured on."""
     rounds = [round_batches(part, read_lengths(), number, flags.batches)[0] for number in range(flags.rounds)]
     lengths = [[row_lengths(batch) for batch in batches] for batches in rounds]
     real = [int(sum(n.sum() for n in batches)) for batches in lengths]
+    predicted = [PREDICTED * sum(batch.sum() for batch in batches) for batches in rounds]
+    useful = [size.mlm(np.concatenate(n), words) for n, words in zip(lengths, predicted, strict=True)]
+    peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32) if flags.mfu else None
     timed = in_fresh_process(measure_time, flags.encoder, size, part, flags.rounds, flags.batches)
     memory = {way: in_fresh_process(measure_memory, flags.encoder, size, part, way) for way in timed}
     rows = [
@@ -345,6 +367,7 @@ def measure(size: dict[str, Any], part: Part, flags: argparse.Namespace) -> dict
             "packed_ratio": median_ratio(timed[PACKED], seconds) if way == OURS and PACKED in timed else None,
             "memory_mib": memory[way],
             "memory_ratio": memory[PEER] / memory[way] if way != PEER else None,
+            "mfu": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
             "seconds": seconds,
         }
         for way, seconds in timed.items()
@@ -367,15 +390,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--encoder", choices=ENCODERS, default="xlm-roberta", help=about)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
+    about = "also show the share of the peak, that of a product of N x N matrices"
+    parser.add_argument("--mfu", type=int, metavar="N", help=about)
     flags = parser.parse_args(argv)
-    size, parts = size_of(flags.layers, flags.hidden, flags.vocab), {}
+    size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
     with user_errors():
         for name in flags.parts:
             part = PARTS[name]._replace(pairs=flags.pairs or PARTS[name].pairs)
             found = parts[name] = measure(size, part, flags)
             share = f"{found['useful_share_of_the_peer']:.2f} of the peer's positions are no padding"
             show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch; {share}", COLUMNS, found["ways"])
-        write_results(flags, NAME, argv, {"model": size, "device": DEVICE, "parts": parts})
+        write_results(flags, NAME, argv, {"model": size._asdict(), "device": DEVICE, "parts": parts})
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def question_rows(file: Path, is_english: bool) -> tuple[list[dict[str, Any]], i
     for question in asked:
         answers = {name: [one[name] for one in question["answers"] or []] for name in ("text", "answer_start")}
         row = {"question": question["question"], "context": question["context"], "answers": answers}
-        if answers["text"] and all((text or "").strip() for text in (row["question"], row["context"], *answers["text"])):
+        texts = [row["question"], row["context"], *answers["text"]]
+        if answers["text"] and all(text and text.strip() for text in texts):
             named = {name + "_en" * is_english: value for name, value in row.items()}
             rows.setdefault(question["id"], {"id": question["id"], **named})
     return list(rows.values()), len(asked)

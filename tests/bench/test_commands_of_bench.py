@@ -7,7 +7,7 @@ import logging
 import pytest
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from bench.masked_lm_step import size_of
+from bench.masked_lm_step import Size
 from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def figures(monkeypatch, tmp_path):
 @pytest.fixture
 def model(sample_tokenizer, tmp_path):
     """Folder of a tiny XLM-R."""
-    XLMRobertaModel(XLMRobertaConfig(**size_of(2, 64, len(sample_tokenizer)))).save_pretrained(tmp_path / "model")
+    XLMRobertaModel(XLMRobertaConfig(**Size(2, 64, len(sample_tokenizer)).config())).save_pretrained(tmp_path / "model")
     sample_tokenizer.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
 
@@ -44,11 +44,12 @@ def test_bench_finetuning(figures, model):
 
 def test_bench_masked_lm_step(figures):
     sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
-    found = figures("masked_lm_step", *sizes, "--parts", "random-fp32")["parts"]["random-fp32"]
+    found = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
     peer, packed, ours = found["ways"]
     assert ours["memory_ratio"] == pytest.approx(peer["memory_mib"] / ours["memory_mib"])
     for against, name in ((peer, "ratio"), (packed, "packed_ratio")):
         assert ours[name] == pytest.approx(against["seconds"][0] / ours["seconds"][0])
+    assert ours["mfu"] == pytest.approx(peer["mfu"] * ours["ratio"]) and ours["mfu"] > 0
 
 
 def test_bench_word_alignment(figures, model, tmp_path):

@@ -9,6 +9,7 @@ from bench.masked_lm_step import (
     PEER,
     PREDICTED,
     Part,
+    Size,
     features,
     losses_of,
     made_up_examples,
@@ -16,20 +17,18 @@ from bench.masked_lm_step import (
     read_lengths,
     round_batches,
     row_lengths,
-    size_of,
     steps_of,
 )
 from pretraining.data.examples import Texts
 from pretraining.objectives import OBJECTIVES
 
-VOCAB = 300
-SIZE = size_of(layers=1, hidden=64, vocab=VOCAB)
+SIZE = Size(layers=1, hidden=64, vocab=300)
 PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
 
 
 def test_masked_lm_steps_read_the_same_rows():
-    tokenizer, rng = made_up_tokenizer(VOCAB), np.random.default_rng(0)
-    examples = made_up_examples(PAIRS, VOCAB, rng)
+    tokenizer, rng = made_up_tokenizer(SIZE.vocab), np.random.default_rng(0)
+    examples = made_up_examples(PAIRS, SIZE.vocab, rng)
     ours = OBJECTIVES["tlm"](tokenizer, mask_probability=PREDICTED).sub_batch(Texts.of(examples), ("bench",))
     gold = torch.where(ours["labels"] != -100, ours["labels"], ours["input_ids"])
     for row, peer in zip(range(len(PAIRS)), features(examples, tokenizer), strict=True):
@@ -43,7 +42,7 @@ def test_masked_lm_steps_read_the_same_rows():
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_masked_lm_steps_have_the_same_weights_and_loss(encoder):
     steps = steps_of(encoder, SIZE, "fp32", "tlm")
-    examples = made_up_examples(PAIRS, VOCAB, np.random.default_rng(0))
+    examples = made_up_examples(PAIRS, SIZE.vocab, np.random.default_rng(0))
     seen = []
     for name in steps:
         seen.append(losses_of(steps, examples))
