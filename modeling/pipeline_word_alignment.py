@@ -15,16 +15,20 @@ from transformers import AutoModel, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .layer_states import check_finite
+from .optimal_transport import METHOD_OPTIONS
 from .pair_aligner import PairAligner, WordAlignment
 
 TASK = "word-alignment"
+# what `WordAligner` gets; batch_size belongs to every pipeline
+MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
+OPTIONS = ("method", "layer", *MATCHING)
 
 
 class WordAlignmentPipeline(Pipeline):
     """Links the words of sentence pairs.
 
-    Parameters, given when the pipeline is made: `batch_size` (default 64), `method`, `layer` and the options of the
-    method, see `WordAligner`; `probabilities`, see `WordAlignment`.
+    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer` and the
+    options of the method, see `WordAligner`; `probabilities`, see `WordAlignment`.
 
     A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
     returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; where a text
@@ -47,18 +51,28 @@ class WordAlignmentPipeline(Pipeline):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         check_finite(self.model, self.model.name_or_path or "the model")
-        options = {"batch_size": self._batch_size or 64, **self._forward_params}
-        self.aligner = PairAligner(self.model, self.tokenizer, **options)  # options are checked now
+        self.aligner = self.make_aligner()  # options are checked now, not at the first call
 
-    def _sanitize_parameters(self, probabilities: bool = False, **parameters) -> tuple[dict, dict, dict]:
-        return {}, parameters, {"probabilities": probabilities}
+    def make_aligner(self, **options) -> PairAligner:
+        """An aligner by the pipeline's parameters, and by `options` in their place."""
+        options = {"batch_size": self._batch_size or 64, **self._forward_params, **options}
+        return PairAligner(self.model, self.tokenizer, **options)
 
-    def __call__(self, inputs):
+    def _sanitize_parameters(self, probabilities: bool | None = None, **parameters) -> tuple[dict, dict, dict]:
+        if unknown := sorted(parameters.keys() - {*OPTIONS}):
+            raise ValueError(f"no parameter {unknown[0]}: give probabilities, or some of {', '.join(OPTIONS)}.")
+        return {}, parameters, {} if probabilities is None else {"probabilities": probabilities}
+
+    def __call__(self, inputs, *, batch_size: int | None = None, **parameters):
         """Dict for a pair, list of dicts for a list, iterator for anything else; see the class."""
+        _, options, outputs = self._sanitize_parameters(**parameters)
+        if batch_size is not None:
+            options["batch_size"] = batch_size
+        aligner = self.make_aligner(**options) if options else self.aligner
         is_one = isinstance(inputs, tuple | dict | str)
         pairs = map(self.preprocess, [inputs] if is_one else inputs)
         # the aligner makes the batches: it sorts pairs by length
-        found = map(self.postprocess, self._forward(pairs, **self._postprocess_params))
+        found = map(self.postprocess, self._forward(pairs, aligner, **self._postprocess_params | outputs))
         if is_one:
             return next(found)
         return list(found) if isinstance(inputs, list) else found
@@ -73,8 +87,8 @@ class WordAlignmentPipeline(Pipeline):
             )
         return pair["source"], pair["target"]
 
-    def _forward(self, pairs: Iterable, **outputs) -> Iterator[WordAlignment]:
-        return self.aligner.align(pairs, **outputs)
+    def _forward(self, pairs: Iterable, aligner: PairAligner, **outputs) -> Iterator[WordAlignment]:
+        return aligner.align(pairs, **outputs)
 
     def postprocess(self, found: WordAlignment) -> dict:
         """The fields as a dict, without those that were not requested."""

@@ -101,7 +101,7 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
     # a plug-in head reads translations too, which the page does not ask for
     task = TASKS.get(suffix, "") if not missing and not getattr(config, "plug_in", False) else ""
     task = "" if task == "fill-mask" and tokenizer.mask_token_id is None else task
-    given = {"model": states.model, "tokenizer": tokenizer, "device": "cpu", "probabilities": True}
+    given = {"model": states.model, "tokenizer": tokenizer, "device": "cpu"}
     aligner = transformers.pipeline("word-alignment", pipeline_class=WordAlignmentPipeline, **given)
     positions = min(states.longest_input or sys.maxsize, tokenizer.model_max_length)  # 1e30 where it has no limit
     return Model(name, tokenizer, states, model, task, aligner, positions)
@@ -132,7 +132,7 @@ def align_words(model: Model, source: str, target: str) -> tuple[list, list, lis
     [word, partner, probability].
     """
     source, target = checked("The first sentence", source), checked("The second sentence", target)
-    found = model.aligner((source, target))
+    found = model.aligner((source, target), probabilities=True, layer=model.layer)
     groups: list[set] = []  # (side, place) of words that links join, directly or not
     for i, j in found["links"]:
         joined = [group for group in groups if (0, i) in group or (1, j) in group]

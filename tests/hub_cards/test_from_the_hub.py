@@ -32,7 +32,7 @@ def outputs(name, **options):
     masked = pipeline("fill-mask", model=name, **options)(f"A model {tokenizer.mask_token} words.")
     aligned = None
     if model.config.model_type == "xlm_align":
-        aligned = pipeline("word-alignment", model=name, probabilities=True, **options)(PAIRS)
+        aligned = pipeline("word-alignment", model=name, **options)(PAIRS, probabilities=True)
     found = {"ids": batch["input_ids"].tolist(), "states": states.tolist(), "scores": scores.sum(-1).tolist()}
     return found | {"masked": masked, "aligned": aligned}, type(model).__module__
 found = {}

@@ -39,7 +39,7 @@ def model(app, zoo_model_dir):
 
 
 def test_align_words_has_the_links_of_the_pipeline(app, model):
-    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True, probabilities=True)(PAIR)
+    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True)(PAIR, probabilities=True, layer=1)
     first, second, links = app.align_words(model, *PAIR)
     assert ["".join(word for word, _ in side) for side in (first, second)] == [
         "".join(f"{word} " for word in expected[name]) for name in ("source", "target")

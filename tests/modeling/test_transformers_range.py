@@ -43,7 +43,7 @@ for name, folder in folders.items():
             model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
             outputs["logits"] = model(**inputs).logits
     if name.startswith("xlm_align"):
-        aligned = pipeline("word-alignment", model=folder, trust_remote_code=True, probabilities=True)(pairs)
+        aligned = pipeline("word-alignment", model=folder, trust_remote_code=True)(pairs, probabilities=True)
         outputs["links"] = [of["links"] for of in aligned]
         outputs["probabilities"] = torch.tensor([p for of in aligned for p in of["probabilities"]])
     if suffix:

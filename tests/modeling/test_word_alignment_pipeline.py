@@ -22,8 +22,8 @@ from transformers import AutoModelForTokenClassification, pipeline
 folders, again, pairs = map(json.loads, sys.argv[2:])
 found = []
 for folder in folders:
-    aligner = pipeline("word-alignment", model=folder, trust_remote_code=True, probabilities=True)
-    found.append([aligner(pairs), type(aligner.model).__module__])
+    aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
+    found.append([aligner(pairs, probabilities=True), type(aligner.model).__module__])
 if again:
     model = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(again + "_model")
@@ -40,7 +40,7 @@ def test_pipeline_of_a_folder_that_is_saved_again(sample_tokenizer, fresh_proces
     model = XlmAlignForPreTraining(XlmAlignConfig(vocab_size=len(sample_tokenizer), **TINY)).eval()
     model.save_pretrained(tmp_path / "first")
     sample_tokenizer.save_pretrained(tmp_path / "first")
-    expected = WordAlignmentPipeline(model, sample_tokenizer, probabilities=True)(PAIRS)
+    expected = WordAlignmentPipeline(model, sample_tokenizer)(PAIRS, probabilities=True)
     assert any(one["links"] for one in expected) and not expected[2]["links"]
     again = str(tmp_path / "again")
     runs = fresh_process(FRESH, [str(tmp_path / "first")], again, PAIRS)
@@ -68,11 +68,12 @@ def test_pipeline_one_pair_a_list_and_anything_that_iterates(aligner):
     assert aligner([]) == [] and next(aligner(iter(PAIRS))) == one
 
 
-def test_pipeline_parameters_are_those_of_the_aligner(aligner, sample_tokenizer):
-    options = dict(method="softmax", layer=1, threshold=0.3)
-    expected = next(WordAligner(aligner.model, sample_tokenizer, **options).align(PAIRS[:1], probabilities=True))
-    options |= {"batch_size": 5, "probabilities": True, "device": "cpu"}
-    found = WordAlignmentPipeline(aligner.model, sample_tokenizer, **options)
-    assert found.aligner.batch_size == 5 and found(PAIRS[0]) == vars(expected) != aligner(PAIRS[0])
-    with pytest.raises(ValueError, match="treshold"):
-        WordAlignmentPipeline(aligner.model, sample_tokenizer, treshold=0.3)
+def test_pipeline_parameters_and_those_of_a_call(aligner, sample_tokenizer):
+    own = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, threshold=0.3)
+    expected = next(own.align(PAIRS[:1], probabilities=True))
+    options = dict(method="softmax", layer=1, threshold=0.3, probabilities=True)
+    in_a_call = aligner(PAIRS[0], **options)
+    assert in_a_call == vars(expected)
+    from_the_start = WordAlignmentPipeline(aligner.model, sample_tokenizer, device="cpu", batch_size=5, **options)
+    assert from_the_start.aligner.batch_size == 5 and from_the_start(PAIRS[0]) == in_a_call
+    assert aligner(PAIRS[0]) != in_a_call and aligner.aligner.method == "mutual"  # the call left nothing behind
