@@ -138,7 +138,7 @@ ERNIE_M_HEADS = {
     "token": ErnieMForTokenClassification,
     "question_answering": ErnieMForQuestionAnswering,
 }
-CONFIGS = ("config.json", "ernie_config.json")
+CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
 # fields of a foreign configuration that are written anew, or of no effect here
 NOT_KEPT = ("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout")
 NOT_KEPT += ("use_cache", "position_embedding_type")
@@ -235,12 +235,17 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
     return content, vars(settings) if isinstance(settings, argparse.Namespace) else {}
 
 
-def renamed(state: State, names: Names) -> State:
-    """The weights under our names, without bookkeeping. Raises ValueError for two that the model shares and that
-    differ."""
+def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
+    """The weights under our names, without bookkeeping and keys that one of `ignore_keys` matches as a whole.
+
+    Raises ValueError for a pattern that matches none, and for two weights that the model shares and that differ.
+    """
+    for pattern in ignore_keys:
+        if not any(re.fullmatch(pattern, key) for key in state):
+            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it must match a whole key.")
     found = {}
     for key, tensor in state.items():
-        if BOOKKEEPING.fullmatch(key):
+        if BOOKKEEPING.fullmatch(key) or any(re.fullmatch(pattern, key) for pattern in ignore_keys):
             continue
         name = key
         for pattern, ours in names.items():
@@ -297,7 +302,7 @@ def build(
         raise ValueError(f"{source} does not fit: {' '.join(str(error).split())}") from error
     model.tie_weights()
     if left:
-        raise ValueError(f"{source} has {len(left)} weights, {left[0]}, ..., not in {cls.__name__}.")
+        raise ValueError(f"{source} has {len(left)} weights, {left[0]}, ..., not in {cls.__name__}: see --ignore_keys.")
     if missing := [name for name, weight in model.named_parameters() if weight.is_meta]:
         raise ValueError(f"{source} lacks {len(missing)} weights of {cls.__name__}: {missing[0]}, ...")
     check_finite(model, source)
@@ -338,6 +343,7 @@ def convert_veco(
     embedding_scale: str | None = None,
     dict_map: str | None = None,
     num_attention_heads: int | None = None,
+    ignore_keys: Sequence[str] = (),
 ) -> list[str]:
     """VECO's original checkpoint, a file -> a folder that every Auto class loads.
 
@@ -351,8 +357,8 @@ def convert_veco(
     state, settings = read_state(source)
     layout, words = layout_of(state, VECO_LAYOUTS), load_tokenizer(tokenizer)
     names = VECO_LAYOUTS[layout].names
-    if layout != "fairseq":  # perhaps with a pooler, which VECO has no use for
-        state, cls = renamed({key: of for key, of in state.items() if "pooler." not in key}, names), VecoForMaskedLM
+    if layout != "fairseq":
+        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM
         fields = {"cross_attention": any(".crossattention." in key for key in state)}
         fields["lm_head_transform"] = "lm_head.dense.weight" in state
         notes = [f"layout: {layout}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
@@ -361,7 +367,7 @@ def convert_veco(
     else:
         is_encoder = model == "encoder"
         names = names | ({r"^decoder\.layer\.": "roberta.encoder.layer."} if is_encoder else {})
-        state, cls = renamed(state, names), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
+        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
         fields = {"hidden_act": settings.get("activation_fn", "gelu"), "lm_head_transform": False}
         fields |= {"cross_attention": is_encoder}
         if heads := settings.get("encoder_attention_heads"):
@@ -445,6 +451,7 @@ def convert_ernie_m(
     tokenizer_type: str | None = None,
     head: str | None = None,
     num_attention_heads: int | None = None,
+    ignore_keys: Sequence[str] = (),
 ) -> list[str]:
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
@@ -461,11 +468,7 @@ def convert_ernie_m(
         raise ValueError(f"{source} is a folder of this zoo, which needs no conversion.")
     layout = layout_of(state, ERNIE_M_LAYOUTS)
     _, names, is_paddle = ERNIE_M_LAYOUTS[layout]
-    file = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
-    settings = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
-        if theirs in settings:
-            settings.setdefault(ours, settings.pop(theirs))
+    settings = next((read_settings(folder / name) for name in CONFIGS if (folder / name).is_file()), {})
     named = next(iter(settings.get("architectures") or ()), "ErnieMModel")
     head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
     if head is None:
@@ -473,7 +476,7 @@ def convert_ernie_m(
     if is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
         is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
         state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
-    state = renamed(state, names)
+    state = renamed(state, names, ignore_keys)
     pooler = [key for key in state if key.startswith("roberta.pooler.")]
     if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
         names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
@@ -489,6 +492,22 @@ def convert_ernie_m(
     chosen = choose_tokenizer(folder, not is_paddle, config, tokenizer, tokenizer_type)
     config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
     return [save(model, chosen, output), *notes, f"tokenizer: {type(chosen).__name__}"]
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The fields of a configuration, with `architectures`. PaddleNLP's older ones hold the class in `init_class`, and
+    the fields of the base model in `init_args`."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds a {type(fields).__name__}, not a JSON object.")
+    for base in fields.pop("init_args", ()):
+        fields = base | fields if isinstance(base, dict) else fields
+    if "init_class" in fields:
+        fields.setdefault("architectures", [fields.pop("init_class")])
+    for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
+        if theirs in fields:
+            fields.setdefault(ours, fields.pop(theirs))
+    return fields
 
 
 def choose_tokenizer(
@@ -526,6 +545,9 @@ def main(argv: list[str] | None = None) -> None:
     both.add_argument("source", metavar="SOURCE", help="file or folder to convert")
     both.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
     both.add_argument("--num_attention_heads", type=int, help="default: what the file says, or hidden size / 64")
+    both.add_argument(
+        "--ignore_keys", action="append", default=[], metavar="REGEX", help="whole keys to leave out; may be repeated"
+    )
     veco = commands.add_parser("veco", help=convert_veco.__doc__.partition("\n")[0], parents=[both], **style)
     veco.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
     veco.add_argument(
@@ -546,7 +568,7 @@ def main(argv: list[str] | None = None) -> None:
     convert = {"veco": convert_veco, "ernie_m": convert_ernie_m}[arguments.pop("command")]
     try:
         print("\n".join(convert(**arguments)))
-    except (ValueError, OSError, StrictDataclassError) as error:
+    except (ValueError, OSError, StrictDataclassError, re.error) as error:
         parser.exit(2, f"convert: error: {error}\n")
 
 
