@@ -119,6 +119,7 @@ class TaskRecipe:
     measures: ClassVar[str]  # what the score is of, on a card
     # the defaults of fields that only some kinds have
     init_from = max_length = tracker = push_to_hub = published = None
+    seeds = [1]
 
     model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
@@ -130,7 +131,6 @@ class TaskRecipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
-    seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
 
     def __post_init__(self) -> None:
         if MISSING in (self.model, self.task):
@@ -154,14 +154,13 @@ class TaskRecipe:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
         for item in self.references:
             look_up(item, self.task, self.kind, self.main_score, [])
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 
 
 @dataclass
 class TrainedRecipe(TaskRecipe):
     """The fields of all kinds that train."""
 
+    seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
     training: Hyperparameters = field(default_factory=Hyperparameters)
     evaluate_every_steps: Count = option(0, "steps between evaluations on dev, each with a checkpoint; 0: one epoch")
     max_train_examples: Count = option(0, "number of training rows to sample at random; 0: use all")
@@ -177,6 +176,8 @@ class TrainedRecipe(TaskRecipe):
 
     def check(self) -> None:
         super().check()
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
         if not self.training.epochs and not self.training.max_steps:
             raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
         if self.push_to_hub and (len(self.seeds) > 1 or not self.save_models):

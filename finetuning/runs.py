@@ -81,13 +81,10 @@ def is_finished(recipe: TaskRecipe) -> bool:
     if recipe.push_to_hub:
         raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which has room for one model. Leave it out.")
     check_hardware(recipe.precision)
-    task, results = task_of(recipe), Path(recipe.output_dir) / "results.json"
-    start = task.begin()
+    start, results = task_of(recipe).begin(), Path(recipe.output_dir) / "results.json"
     if not results.is_file():
         return False
-    folder = RunFolder(recipe, start.identity, resume=True)
-    if not KINDS[recipe.kind].is_trained:
-        task.check_run(None, folder)  # the weights of each seed's model
+    RunFolder(recipe, start.identity, resume=True)
     return load_results(results)["seeds"] == recipe.seeds
 
 

@@ -131,7 +131,7 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
         kind = KINDS[kind_of(["--config", config])]
-        fitting = {item.name for item in fields(kind.recipe_class)} - ({"seeds"} if not kind.is_trained else set())
+        fitting = {item.name for item in fields(kind.recipe_class)}
         known |= fitting
         is_start = task.name in [other.init_from for other in suite.tasks]
         texts = [f"save_models={str(is_start).lower()}"] if kind.is_trained else []
@@ -212,7 +212,7 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
         failed = run_all(recipes, command)
         left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
         found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
-        models = {frozenset(of["model"]["fingerprint"].split("+")): of["model"]["folder"] for of in found.values()}
+        models = {of["model"]["fingerprint"]: of["model"]["folder"] for of in found.values()}
         if len(models) > 1:
             raise ValueError(f"The tasks in {output} are of {', '.join(models.values())}. Name an output_dir for each.")
         if found and PartialState().is_main_process:

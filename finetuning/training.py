@@ -47,7 +47,7 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
     # results name the values of --sweep that these were chosen from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity["fingerprint"]):
         data.protocol["selection"]["sweep"] = sweep
-    task.check_run(data, folder)
+    task.check_run(data)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
     waiting = [seed for seed, record in records.items() if record is None]
     # built before the run begins, so that a failure leaves nothing in the folder

@@ -24,7 +24,7 @@ from finetuning.data.task_tables import (
 )
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
-from finetuning.run_folder import Predictions, RunFolder
+from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import check_weights, train_seed, training_arguments
@@ -132,7 +132,7 @@ class LanguageTask(Task[R]):
             tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
         return start
 
-    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+    def check_run(self, data: TaskData) -> None:
         # the Trainer reports its errors here, before the run
         self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
 

@@ -96,48 +96,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         return encoded
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
-        """Windows of at most `max_length` tokens; labels are -100 except at one token of each word.
-
-        `sentence` and `first_word` identify the sentence and the first word of a window. `cut` counts words that are
-        longer than a window, and `split` is 1 at the second window of a sentence. A translation is one window of the
-        words that begin within it, and `cut` is 1 if it has more.
-        """
-        tokenizer, label_subword = self.start.tokenizer, self.recipe.label_subword
-        whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
-        start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
-        before, after = whole[:start], whole[start + len(inner) :]  # special tokens
-        room = self.recipe.max_length - len(before) - len(after)
-
-        @functools.cache
-        def has_text(subword: int) -> bool:
-            return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
-
-        def window(subwords: list[list[int]], tags: list[int]) -> dict[str, Any]:
-            ids, labels = list(before), [IGNORED] * len(before)
-            for own, tag in zip(subwords, tags, strict=True):
-                labels += [IGNORED] * len(own)
-                labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
-                ids += own
-            labels += [IGNORED] * len(after)
-            fields = {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
-            return fields | {"length": len(labels)}
-
-        windows = []
-        subwords_of = words_as_subwords(tokenizer, batch["words"])
-        for number, subwords, tags in zip(numbers, subwords_of, batch["tags"], strict=True):
-            if is_translation:
-                begins = list(itertools.accumulate(map(len, subwords), initial=0))
-                kept = [own[: room - begin] for own, begin in zip(subwords, begins, strict=False) if begin < room]
-                windows.append([window(kept, tags[: len(kept)]) | {"cut": int(begins[-1] > room)}])
-                continue
-            kept = [own[:room] for own in subwords]
-            of_row = []
-            for place, (begin, end) in enumerate(_bounds(kept, room)):
-                counts = {"cut": sum(len(own) > room for own in subwords[begin:end]), "split": int(place == 1)}
-                fields = window(kept[begin:end], tags[begin:end]) | counts
-                of_row.append(fields | {"sentence": number, "first_word": begin})
-            windows.append(of_row)
-        return windows
+        max_length, label_subword = self.recipe.max_length, self.recipe.label_subword
+        return windows_of(batch, numbers, self.start.tokenizer, max_length, label_subword, is_translation)
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         model = super().load_model(path, seed, data)
@@ -243,6 +203,57 @@ def _side(rows: Rows, labels: Labels) -> dict[str, list]:
 def _used(dataset: Dataset) -> list[int]:
     """The ids of labels that occur."""
     return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
+
+
+def windows_of(
+    batch: dict[str, list],
+    numbers: list[int],
+    tokenizer: Any,
+    max_length: int,
+    label_subword: str,
+    is_translation: bool = False,
+) -> Windows:
+    """Windows of at most `max_length` tokens; labels are -100 except at one token of each word.
+
+    `sentence` and `first_word` identify the sentence and the first word of a window. `cut` counts words that are
+    longer than a window, and `split` is 1 at the second window of a sentence. A translation is one window of the
+    words that begin within it, and `cut` is 1 if it has more.
+    """
+    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
+    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+    before, after = whole[:start], whole[start + len(inner) :]  # special tokens
+    room = max_length - len(before) - len(after)
+
+    @functools.cache
+    def has_text(subword: int) -> bool:
+        return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
+
+    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, Any]:
+        ids, labels = list(before), [IGNORED] * len(before)
+        for own, tag in zip(subwords, tags, strict=True):
+            labels += [IGNORED] * len(own)
+            labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
+            ids += own
+        labels += [IGNORED] * len(after)
+        fields = {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
+        return fields | {"length": len(labels)}
+
+    windows = []
+    subwords_of = words_as_subwords(tokenizer, batch["words"])
+    for number, subwords, tags in zip(numbers, subwords_of, batch["tags"], strict=True):
+        if is_translation:
+            begins = list(itertools.accumulate(map(len, subwords), initial=0))
+            kept = [own[: room - begin] for own, begin in zip(subwords, begins, strict=False) if begin < room]
+            windows.append([window(kept, tags[: len(kept)]) | {"cut": int(begins[-1] > room)}])
+            continue
+        kept = [own[:room] for own in subwords]
+        of_row = []
+        for place, (begin, end) in enumerate(_bounds(kept, room)):
+            counts = {"cut": sum(len(own) > room for own in subwords[begin:end]), "split": int(place == 1)}
+            fields = window(kept[begin:end], tags[begin:end]) | counts
+            of_row.append(fields | {"sentence": number, "first_word": begin})
+        windows.append(of_row)
+    return windows
 
 
 def words_as_subwords(tokenizer: Any, sentences: list[list[str]]) -> list[list[list[int]]]:

@@ -108,6 +108,7 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     """
     import numpy as np
     import torch
+    from datasets import Dataset
 
     from finetuning.tasks.tagging import windows_of, words_of_sentences
 
@@ -115,12 +116,13 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     form = form_of(names.values(), lambda label: "id2label of the model")
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
     rows = {"words": sentences, "tags": [[0] * len(words) for words in sentences]}
-    windows = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
-    order = np.argsort(-np.array(windows["length"]), kind="stable")  # less padding
+    by_row = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    windows = Dataset.from_list([window for of_row in by_row for window in of_row])
+    order = np.argsort(-np.array(windows["length"][:]), kind="stable")  # less padding
     found: dict[int, list[int]] = {}
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        inputs = {name: [windows[name][place] for place in places] for name in ("input_ids", "attention_mask")}
+        inputs = windows.select_columns(["input_ids", "attention_mask"])[places]
         with torch.no_grad():
             logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
         found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)

@@ -44,7 +44,6 @@ def test_run_refuses(fixture, changes, named, request, refused, tmp_path):
     [
         ("retrieval", ["layer=3"], "3"),
         ("retrieval", ["layer=middle", "layers=[0, 2]"], "reported is 1"),
-        ("retrieval", ["seeds=[1, 2]"], "seeds is [1, 2]"),
         ("mining", ["pairs.0.dev=null"], "pairs.0.dev"),
         ("mining", ["pairs.0.gold.source_column=t"], "['21'] in gold"),
         ("word_alignment", ["methods=[otter]"], "otter"),

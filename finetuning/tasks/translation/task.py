@@ -21,7 +21,7 @@ from finetuning.data.rows import names_of, split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
-from finetuning.run_folder import Predictions, RunFolder
+from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -139,7 +139,7 @@ class TranslationTask(Task[TranslationRecipe]):
         encoded.protocol["training_rows"] = len(encoded.train)
         return encoded
 
-    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+    def check_run(self, data: TaskData) -> None:
         recipe = self.recipe
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))

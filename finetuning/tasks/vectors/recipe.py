@@ -17,7 +17,6 @@ from zoo_core.recipes import BatchSize, Count, Positive, option
 from zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
-SEED = "{seed}"
 POOLINGS = {
     "mean": "mean of its states, without those of special tokens",
     "mean_with_special_tokens": "mean of its states, counting those of special tokens",
@@ -49,7 +48,7 @@ class LanguagePairs(LanguagePair):
 
 @dataclass
 class VectorRecipe(TaskRecipe):
-    """Evaluation of a model's vectors, layer by layer; `{seed}` in model is replaced by each of `seeds`."""
+    """Evaluation of a model's vectors, layer by layer."""
 
     init_from: str | None = option(None, INIT_FROM)
     layer: Count | Literal["middle", "two_thirds"] | None = option(
@@ -65,11 +64,6 @@ class VectorRecipe(TaskRecipe):
         names = [pair.name for pair in expanded(self.pairs)]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"pairs has the pairs of languages {names}. Name at least one, and each only once.")
-        if self.init_from and SEED in self.model or len(self.seeds) > 1 and SEED not in self.model:
-            raise ValueError(
-                f"seeds is {self.seeds}, model {self.model} and init_from {self.init_from}. Write {{seed}} in place of "
-                "the seed in model, as in runs/xnli/seed-{seed}/model, if there are several, and then no init_from."
-            )
 
 
 @dataclass
