@@ -114,6 +114,8 @@ class Published:
 class TaskRecipe:
     """The fields of all kinds of task. `{model}` and `{task}` in output_dir and init_from are replaced."""
 
+    task_class: ClassVar[str]  # module in finetuning/tasks and name of the `Task`, which imports torch
+    is_trained: ClassVar[bool] = False  # whether the model is fine-tuned, once a seed
     main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
@@ -160,6 +162,7 @@ class TaskRecipe:
 class TrainedRecipe(TaskRecipe):
     """The fields of all kinds that train."""
 
+    is_trained = True
     seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
     training: Hyperparameters = field(default_factory=Hyperparameters)
     evaluate_every_steps: Count = option(0, "steps between evaluations on dev, each with a checkpoint; 0: one epoch")
@@ -191,6 +194,7 @@ class TrainedRecipe(TaskRecipe):
 class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
+    task_class = "classification:ClassificationTask"
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
     translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
@@ -238,6 +242,7 @@ class Recipe(TrainedRecipe):
 class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
+    task_class = "tagging:TaggingTask"
     main_score, task_type = "f1", "token-classification"
     measures, translations_have_labels = "labels of words", True
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
@@ -254,6 +259,7 @@ class QuestionAnsweringRecipe(Recipe):
     `answer_start`, two lists of the same length, as in SQuAD, MLQA, XQuAD and TyDiQA-GoldP.
     """
 
+    task_class = "question_answering.task:QuestionAnsweringTask"
     main_score, task_type = "f1", "question-answering"
     measures, translations_have_labels = "answers found in a text", True
     kind: Literal["question_answering"] = option("question_answering", "kind of task")

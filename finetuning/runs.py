@@ -193,8 +193,8 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
 
 def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]:
     """What each run differs in, and its recipe. Raises ValueError for a recipe that does not fit."""
-    kind = KINDS[kind_of(["--config", options.config, *options.overrides])]
-    kept, names = ["save_models=false"] if kind.is_trained else [], [name for name, _ in options.model]
+    recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])]
+    kept, names = ["save_models=false"] if recipe_class.is_trained else [], [name for name, _ in options.model]
     values = [[(field, value) for value in text.split(",")] for field, text in options.vary]
     for (name, model), *point in itertools.product(options.model or [("", "")], *values):
         keys: Keys = {"run": name} if name else {}
@@ -203,7 +203,7 @@ def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]
         folder = options.output / "/".join(str(value).replace("/", "-") for value in keys.values())
         own = [f"{field}={value}" for field, value in point] + ([f"model={model}"] if name else [])
         overrides = [*kept, *options.overrides, *own, f"output_dir={folder}"]
-        yield keys, load_recipe(kind.recipe_class, options.config, overrides)
+        yield keys, load_recipe(recipe_class, options.config, overrides)
 
 
 def step_of(model: Path) -> int:

@@ -130,16 +130,16 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         wanted |= {task.init_from} if task.name in wanted else set()
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
-        kind = KINDS[kind_of(["--config", config])]
-        fitting = {item.name for item in fields(kind.recipe_class)}
+        recipe_class = KINDS[kind_of(["--config", config])]
+        fitting = {item.name for item in fields(recipe_class)}
         known |= fitting
         is_start = task.name in [other.init_from for other in suite.tasks]
-        texts = [f"save_models={str(is_start).lower()}"] if kind.is_trained else []
+        texts = [f"save_models={str(is_start).lower()}"] if recipe_class.is_trained else []
         texts += [*task.overrides, *(override for field, override in given if field in fitting)]
         texts += [override.partition(".")[2] for field, override in given if field == task.name]
         texts += [f"init_from={output / task.init_from}"] if task.init_from else []
         try:
-            recipe = load_recipe(kind.recipe_class, config, [*texts, f"output_dir={output / task.name}"])
+            recipe = load_recipe(recipe_class, config, [*texts, f"output_dir={output / task.name}"])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
         recipes |= {task.name: recipe} if task.name in wanted else {}

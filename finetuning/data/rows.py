@@ -52,11 +52,6 @@ class Rows:
             row = min(faults)
             raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}. {advice}")
 
-    def shares_rows_with(self, other: "Rows") -> bool:
-        """Whether both have a row of one table. Two slices of a split, as in train[:9], count as two tables."""
-        one, two = ((of.path, of.config, split_name(of)) for of in (self.table, other.table))
-        return one == two and bool(np.intersect1d(self.numbers, other.numbers).size)
-
     def without(self, numbers: Collection[int]) -> Self:
         """Returns these rows except for some, by their numbers here."""
         kept = np.delete(np.arange(len(self.dataset)), list(numbers))

@@ -135,8 +135,7 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
 def open_tables(recipe: "Recipe") -> Tables:
     """Reads every table of a recipe that `check_tables` has passed.
 
-    Raises ValueError for a language that is evaluated twice, for rows of two parts, and for settings without training
-    rows that they need.
+    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
     """
     root, setting, evaluation = recipe.hub_root, recipe.setting, {}
     train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
@@ -148,13 +147,7 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    tables = Tables(train, development_rows(recipe, evaluation), evaluation)
-    parts = {"train": train, "dev": [*itertools.chain(*tables.dev.values())], "evaluation": [*evaluation.values()]}
-    for (part, own), (later, others) in itertools.combinations(parts.items(), 2):
-        for rows, other in itertools.product(own, others):
-            if rows.shares_rows_with(other):
-                raise ValueError(f"{later} reads rows of {rows.name} that {part} reads, too. Name other rows.")
-    return tables
+    return Tables(train, development_rows(recipe, evaluation), evaluation)
 
 
 def gather(
@@ -254,36 +247,6 @@ def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]
         dev={language: change(rows, "dev", language) for language, rows in data.dev.items()},
         evaluation={language: change(rows, "evaluation", language) for language, rows in data.evaluation.items()},
     )
-
-
-def encode_parts(
-    data: TaskData, encode_batch: Callable[..., dict[str, list]], counted: list[str], **arguments: Any
-) -> tuple[TaskData, dict[str, dict[str, dict[str, int]]]]:
-    """The data with rows that `encode_batch(batch, row numbers, is_train=..., **arguments)` makes of batches of rows.
-
-    The evaluated rows themselves stay, in `as_read`.
-
-    Columns named in `counted` are summed and dropped: {column: {part: {language, or "all" in train: sum}}}.
-    """
-    counts: dict[str, dict[str, dict[str, int]]] = {
-        name: {"train": {}, "dev": {}, "evaluation": {}} for name in counted
-    }
-
-    def encode_rows(rows: "Dataset", part: str, language: str) -> "Dataset":
-        encoded = rows.map(
-            encode_batch,
-            batched=True,
-            with_indices=True,
-            remove_columns=rows.column_names,
-            fn_kwargs={**arguments, "is_train": part == "train"},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-        found = [name for name in counted if name in encoded.column_names]
-        for name in found:
-            counts[name][part][language or "all"] = int(np.sum(encoded[name][:]))
-        return encoded.remove_columns(found)
-
-    return replace(each_part(data, encode_rows), as_read=data.evaluation), counts
 
 
 def sample(dataset: "Dataset", size: int) -> "Dataset":

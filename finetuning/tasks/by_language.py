@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
@@ -17,7 +19,7 @@ from finetuning.data.task_tables import (
     Tables,
     TaskData,
     check_tables,
-    encode_parts,
+    each_part,
     named_tables,
     open_tables,
     translation_of,
@@ -76,11 +78,27 @@ class LanguageTask(Task[R]):
         """
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows."""
-        encoded, counts = encode_parts(data, self._encode_batch, list(COUNTED))
-        facts = {fact: counts[name] for name, fact in COUNTED.items() if counts[name]["train"]}
-        encoded.protocol.update(facts, max_length=self.recipe.max_length)
-        return encoded
+        """Rows to windows; the evaluated rows themselves stay, in `as_read`."""
+        counts: dict[str, dict[str, dict[str, int]]] = {}  # by fact and part
+
+        def encode_rows(rows: Dataset, part: str, language: str) -> Dataset:
+            encoded = rows.map(
+                self._encode_batch,
+                batched=True,
+                with_indices=True,
+                remove_columns=rows.column_names,
+                fn_kwargs={"is_train": part == "train"},
+                desc=f"Encoding {part} {language}".strip(),
+            )
+            found = [name for name in COUNTED if name in encoded.column_names]
+            for name in found:
+                count = int(np.sum(encoded[name][:]))
+                counts.setdefault(COUNTED[name], {}).setdefault(part, {})[language or "all"] = count
+            return encoded.remove_columns(found)
+
+        encoded = each_part(data, encode_rows)
+        encoded.protocol.update(counts, max_length=self.recipe.max_length)
+        return dataclasses.replace(encoded, as_read=data.evaluation)
 
     def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
         """Columns of the windows of rows; of those of a translation, its inputs and, in training, its labels."""

@@ -51,7 +51,7 @@ LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa
 @functools.cache  # for reading alone
 def load(name, *overrides):
     path = str(RECIPES / f"{name}.yaml")
-    return load_recipe(KINDS[KIND_OF[name]].recipe_class, path, ["model=somewhere", *overrides])
+    return load_recipe(KINDS[KIND_OF[name]], path, ["model=somewhere", *overrides])
 
 
 def head(name):

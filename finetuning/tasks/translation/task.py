@@ -5,7 +5,6 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
-from finetuning.data.rows import names_of, split_name
+from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, with_both_sides
+from finetuning.data.rows import split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
@@ -33,9 +32,8 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import Diverged, check_weights, finite, train_seed
+from finetuning.training import check_weights, finite, train_seed
 from zoo_core.processes import main_first
-from zoo_core.tables import describe
 
 
 class TranslationTask(Task[TranslationRecipe]):
@@ -173,9 +171,7 @@ class TranslationTask(Task[TranslationRecipe]):
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
             if recipe.selection != "average":
-                steps = [state.best_global_step if recipe.selection == "dev_loss" else state.global_step]
-            if None in steps:
-                raise Diverged(seed, "the loss on dev was never finite")
+                steps = [state.global_step]
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
             hypotheses, scores = {}, {}
@@ -227,12 +223,6 @@ def check_tables(recipe: TranslationRecipe) -> None:
                 f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
                 "Set source_mask_probability, or name another column."
             )
-    for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
-        pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))
-        for (position, table), (number, other) in pairs:
-            for one, another in itertools.product(tables_of(table), tables_of(other)):
-                if names_of(one) == names_of(another):
-                    raise ValueError(f"{part}.{position} and {later}.{number} both read {describe(one)}.")
 
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:

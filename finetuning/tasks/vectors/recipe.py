@@ -102,6 +102,7 @@ class PublishedAlignment(Published):
 class WordAlignmentRecipe(VectorRecipe):
     """Word alignment with a model's vectors, by layer and method, compared with gold links."""
 
+    task_class = "vectors.word_alignment:WordAlignmentTask"
     main_score, task_type = "aer", "word-alignment"
     measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
@@ -130,7 +131,7 @@ class RetrievalPairs(LanguagePairs, EvaluationPairs):
 class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
-    main_score = "accuracy"
+    task_class, main_score = "vectors.retrieval:RetrievalTask", "accuracy"
     measures = "finding the translation of a sentence among many"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
@@ -172,7 +173,7 @@ class MiningPools(LanguagePairs, Pools):
 class MiningRecipe(SentenceRecipe):
     """Mining of translations with a model's vectors, layer by layer."""
 
-    main_score = "f1"
+    task_class, main_score = "vectors.mining:MiningTask", "f1"
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
