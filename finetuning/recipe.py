@@ -120,7 +120,7 @@ class TaskRecipe:
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
     # the defaults of fields that only some kinds have
-    init_from = max_length = tracker = push_to_hub = published = None
+    init_from = max_length = tracker = published = None
     seeds = [1]
 
     model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
@@ -170,7 +170,6 @@ class TrainedRecipe(TaskRecipe):
     num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, "tracker that also gets the figures")
-    push_to_hub: str | None = option(None, "Hub repository, owner/name, to which the run uploads its checkpoints")
     published: Published | None = option(None, "published scores to print next to ours")
 
     @property
@@ -183,11 +182,6 @@ class TrainedRecipe(TaskRecipe):
             raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
         if not self.training.epochs and not self.training.max_steps:
             raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
-        if self.push_to_hub and (len(self.seeds) > 1 or not self.save_models):
-            raise ValueError(
-                f"push_to_hub is {self.push_to_hub}, seeds {self.seeds} and save_models {self.save_models}. A "
-                "repository has one model: set seeds=[1] and save_models=true."
-            )
 
 
 @dataclass

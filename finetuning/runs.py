@@ -78,8 +78,6 @@ def is_finished(recipe: TaskRecipe) -> bool:
     from finetuning.run_folder import RunFolder
     from finetuning.training import check_hardware
 
-    if recipe.push_to_hub:
-        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which has room for one model. Leave it out.")
     check_hardware(recipe.precision)
     start, results = task_of(recipe).begin(), Path(recipe.output_dir) / "results.json"
     if not results.is_file():
@@ -110,7 +108,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     for name, changed in recipes.items():
-        place = {"output_dir": str(folder / "sweep" / name), "save_models": False, "push_to_hub": None}
+        place = {"output_dir": str(folder / "sweep" / name), "save_models": False}
         own = replace(changed, **place, seeds=recipe.seeds[:1], sweep={})
         try:
             is_begun = (Path(own.output_dir) / "run.json").is_file()

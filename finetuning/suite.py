@@ -27,7 +27,7 @@ from omegaconf import MISSING
 from finetuning.data.rows import filled
 from finetuning.page import joint_warnings, write_page
 from finetuning.plots import plot_bars
-from finetuning.published import find, look_up
+from finetuning.published import find, look_up, row_scores
 from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
@@ -252,7 +252,7 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
     columns: dict[str, dict[str, str]] = {}
     for item in map(asdict, suite.published):
         table, row = find(**item)
-        scores = [table.scores(row, metric) for metric in table.metrics]
+        scores = [row_scores(table, row, metric) for metric in table["metrics"]]
         cells = columns[", ".join(item.values())] = {
             task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
         }
@@ -260,8 +260,8 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
             if cells[task] and look_up(item, task, results["kind"], results.metric, results.names).average is None:
                 cells[task] = ""
             results["published"] = [*results["published"], *([item] if cells[task] else [])]
-        if set(table.columns) == set(cells) and all(cells.values()):  # else its average is over other tasks
-            cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
+        if set(table["columns"]) == set(cells) and all(cells.values()):  # else its average is over other tasks
+            cells[AVERAGE] = next((f"{average:.1f}" for average in row.get("average", {}).values()), "")
     return columns
 
 

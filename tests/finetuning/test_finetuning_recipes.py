@@ -231,7 +231,7 @@ def test_recipes_of_metaxlm_are_as_its_paper_prints(task, batch, rate, weight_de
         assert published is None and len(recipe.evaluation[0].languages) == languages
         return
     table = find(*recipe.references[0].values())[0]
-    over = languages_of(recipe.task, table) if table.columns_are == "tasks" else table.columns
+    over = languages_of(recipe.task, table) if table["columns_are"] == "tasks" else table["columns"]
     found = look_up(recipe.references[0], recipe.task, recipe.kind, recipe.main_score, over)
     assert found.average == average and len(over) == languages
     if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain

@@ -24,7 +24,6 @@ from zoo_core.recipes import load_recipe, save_recipe
     [
         ("topics", ["training.batch_size=10", "training.gradient_accumulation_steps=4"], "multiple of 4"),
         ("topics", ["training.precision=fp16"], "training.precision is fp16"),
-        ("topics", ["push_to_hub=owner/model"], "push_to_hub"),  # of two seeds
         ("topics", ["selection=last", "sweep={max_length: [16, 24]}", "--sweep"], "selection"),
         ("places", ["doc_stride=40"], "doc_stride is 40"),
         ("captions", ["--sweep"], "sweep"),
