@@ -219,6 +219,12 @@ class Recipe(TrainedRecipe):
     )
 
     @property
+    def tables(self) -> dict[str, LabeledTable]:
+        """The tables by their place in the recipe, such as `train.0`, as errors name them."""
+        parts = {"train": self.train, "evaluation": self.evaluation}
+        return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
+
+    @property
     def suffix(self) -> str:
         return "_plug_in" if self.plug_in else "" if self.setting == "zero_shot" else f"_{self.setting}"
 
@@ -230,6 +236,29 @@ class Recipe(TrainedRecipe):
                 f"setting is {self.setting}, translations_from {self.translations_from!r} and plug_in {self.plug_in}. "
                 "translate_train_all needs translations_from; the other settings must have neither."
             )
+        if not self.train or not self.evaluation:
+            raise ValueError(f"The recipe has no {'evaluation' if self.train else 'train'} table. Add one.")
+        for where, table in self.tables.items():
+            if len(set(table.label_names)) < len(table.label_names):
+                raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
+            if bool(table.translation_columns) + bool(table.translations) != self.plug_in:
+                raise ValueError(
+                    f"{where}: plug_in is {self.plug_in}. With plug_in, give one of `translation_columns` and "
+                    "`translations`; without it, none."
+                )
+            columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
+            has_labels = self.translations_have_labels and table in self.train
+            wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
+            if columns and len(columns) != len(wanted):
+                raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
+        for position, table in enumerate(self.train):
+            if self.setting == "zero_shot" and table.languages not in ([], [self.source_language]):
+                raise ValueError(
+                    f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
+                    f"{self.source_language}. Leave it out, or use setting=translate_train_all or supervised."
+                )
+        if self.selection == "mean_dev" and not any(table.dev_split for table in self.evaluation):
+            raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 
 
 @dataclass

@@ -103,9 +103,6 @@ def main(argv: list[str]) -> None:
 def load_suite(name: str) -> tuple[Suite, Path]:
     """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path."""
     path = Path(name) if Path(name).is_file() else SUITES / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in SUITES.glob("*.yaml")))
-        raise ValueError(f"--suite {name} is neither a file nor one of {known}.")
     return load_recipe(Suite, str(path), []), path
 
 
@@ -253,14 +250,12 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
     for item in map(asdict, suite.published):
         table, row = find(**item)
         scores = [row_scores(table, row, metric) for metric in table["metrics"]]
-        cells = columns[", ".join(item.values())] = {
-            task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
-        }
+        cells = columns[", ".join(item.values())] = {}
         for task, results in found.items():
-            if cells[task] and look_up(item, task, results["kind"], results.metric, results.names).average is None:
-                cells[task] = ""
-            results["published"] = [*results["published"], *([item] if cells[task] else [])]
-        if set(table["columns"]) == set(cells) and all(cells.values()):  # else its average is over other tasks
+            if look_up(item, task, results["kind"], results.metric, results.names).average is not None:
+                cells[task] = " / ".join(f"{of[task]:.1f}" for of in scores if task in of)
+                results["published"] = [*results["published"], item]
+        if set(table["columns"]) == set(cells):  # else its average is over other tasks
             cells[AVERAGE] = next((f"{average:.1f}" for average in row.get("average", {}).values()), "")
     return columns
 

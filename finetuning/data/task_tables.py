@@ -56,40 +56,6 @@ class TaskData(Data):
     as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
 
 
-def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
-    """The tables by their place in the recipe, such as `train.0`, as errors name them."""
-    parts = {"train": recipe.train, "evaluation": recipe.evaluation}
-    return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
-
-
-def check_tables(recipe: "Recipe") -> None:
-    """Raises ValueError for tables that are missing, for repeated label names, and for languages and translations that
-    the setting does not use, or needs and lacks."""
-    if not recipe.train or not recipe.evaluation:
-        raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
-    for where, table in named_tables(recipe).items():
-        if len(set(table.label_names)) < len(table.label_names):
-            raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
-        if bool(table.translation_columns) + bool(table.translations) != recipe.plug_in:
-            raise ValueError(
-                f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
-                "`translations`; without it, none."
-            )
-        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-        has_labels = recipe.translations_have_labels and table in recipe.train
-        wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
-        if columns and len(columns) != len(wanted):
-            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
-    for position, table in enumerate(recipe.train):
-        if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
-            raise ValueError(
-                f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
-                f"{recipe.source_language}. Leave it out, or use setting=translate_train_all or supervised."
-            )
-    if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
-        raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
-
-
 def translation_of(rows: Rows) -> Rows | None:
     """The same rows with their translations' columns as the table's own; the label column is "" where none is named."""
     columns = rows.table.translation_columns
@@ -133,7 +99,7 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
 
 
 def open_tables(recipe: "Recipe") -> Tables:
-    """Reads every table of a recipe that `check_tables` has passed.
+    """Reads every table of a recipe.
 
     Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
     """
@@ -266,7 +232,4 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
-        if LABELED_BY in rows.dataset.column_names:
-            teachers = entry.setdefault(LABELED_BY, [])
-            teachers += [name for name in rows.dataset.unique(LABELED_BY) if name not in teachers]
     return list(tables.values())

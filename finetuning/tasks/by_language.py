@@ -18,9 +18,7 @@ from finetuning.data.task_tables import (
     TRANSLATION,
     Tables,
     TaskData,
-    check_tables,
     each_part,
-    named_tables,
     open_tables,
     translation_of,
 )
@@ -125,10 +123,9 @@ class LanguageTask(Task[R]):
         return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
 
     def open_tables(self) -> Tables:
-        """Checks and reads every table. Raises ValueError as `check_tables`, and for columns that do not fit."""
-        check_tables(self.recipe)
+        """Reads every table. Raises ValueError for columns that do not fit."""
         count = len(self.recipe.train[0].text_columns)
-        for where, table in named_tables(self.recipe).items():
+        for where, table in self.recipe.tables.items():
             if len(table.text_columns) != count or count not in self.texts:
                 number = " or ".join(map(str, self.texts))
                 raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")

@@ -10,9 +10,8 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
-from finetuning.data.rows import Rows
+from finetuning.data.rows import Rows, has_text, typed_column
 from finetuning.data.task_tables import TaskData, gather
-from finetuning.data.word_lists import has_text, typed_column
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome

@@ -28,9 +28,8 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
-from finetuning.data.rows import Rows
+from finetuning.data.rows import Rows, text_lists
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, translation_of
-from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
@@ -90,9 +89,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 "one with a tokenizer.json, as `tokenizer`."
             )
         encoded = super().encode(data)
-        tables = encoded.protocol["training_data"]
-        teachers = list(dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])))
-        encoded.protocol.update(label_subword=self.recipe.label_subword, labeled_by=teachers)
+        encoded.protocol["label_subword"] = self.recipe.label_subword
         return encoded
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:

@@ -12,7 +12,6 @@ translations of its POS and NER data; bring your own.
 The input is a file per language, of any format that recipes read. Its column `tokens` has lists of words, or `text` has
 text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Rows without
 words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and `labeled_by`, which names the teacher.
-The results of a run that trains on these rows name it, too.
 """
 
 import argparse
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetuning.data.label_schemes import form_of, to_iob2
+from finetuning.data.rows import text_lists, typed_column
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import text_lists, typed_column
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_rows
 from zoo_core.tables import Table, load_table

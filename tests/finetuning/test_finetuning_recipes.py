@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.data.task_tables import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
 from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
-from finetuning.tasks.translation import task as translation
 from finetuning.tasks.vectors.base import reported_layer
 from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
@@ -82,7 +80,6 @@ def test_recipes_parse_say_their_command_and_name_known_rows(name):
     else:
         recipe.check()
     if recipe.kind == "translation":
-        translation.check_tables(recipe)
         assert folder != "veco" or recipe.task == task
     if recipe.task in PAIRS:
         names = {pair.name for pair in expanded(recipe.pairs)}
@@ -94,7 +91,6 @@ def test_recipes_parse_say_their_command_and_name_known_rows(name):
 
 def check_trained(recipe):
     task_of(recipe).recipe.check()
-    check_tables(recipe)
     if recipe.sweep:
         points = list(points_of(recipe).values())
         for _, overrides in (points[0], points[-1]):

@@ -15,9 +15,8 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.rows import Rows
+from finetuning.data.rows import Rows, has_text, typed_column
 from finetuning.data.task_tables import TaskData, gather
-from finetuning.data.word_lists import has_text, typed_column
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides

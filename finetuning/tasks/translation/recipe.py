@@ -131,5 +131,13 @@ class TranslationRecipe(TrainedRecipe):
 
     def check(self) -> None:
         super().check()
+        if not self.train or not self.test:
+            raise ValueError(f"The recipe has {len(self.train)} tables of train and {len(self.test)} of test. Add one.")
+        for position, table in enumerate(self.train):
+            if table.is_own_target and not table.source_mask_probability:
+                raise ValueError(
+                    f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
+                    "Set source_mask_probability, or name another column."
+                )
         if self.dev_bleu_examples and not self.dev:
             raise ValueError(f"dev_bleu_examples is {self.dev_bleu_examples}, and dev has no table.")

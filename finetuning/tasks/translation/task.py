@@ -55,7 +55,6 @@ class TranslationTask(Task[TranslationRecipe]):
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
         recipe, opened = self.recipe, {}
-        check_tables(recipe)
         empty: dict[str, Counter] = {"train": Counter(), "dev": Counter()}
         for part in ("train", "dev", "test"):
             opened[part] = []
@@ -211,18 +210,6 @@ class TranslationTask(Task[TranslationRecipe]):
             },
             "curve": {str(record["seed"]): record["curve"] for record in records},
         }
-
-
-def check_tables(recipe: TranslationRecipe) -> None:
-    """Raises ValueError for faults of the tables that can be found before they are read."""
-    if not recipe.train or not recipe.test:
-        raise ValueError(f"The recipe has {len(recipe.train)} tables of train and {len(recipe.test)} of test. Add one.")
-    for position, table in enumerate(recipe.train):
-        if table.is_own_target and not table.source_mask_probability:
-            raise ValueError(
-                f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
-                "Set source_mask_probability, or name another column."
-            )
 
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
