@@ -122,6 +122,7 @@ class TaskRecipe:
     # the defaults of fields that only some kinds have
     init_from = max_length = tracker = published = None
     seeds = [1]
+    suffix = ""  # what distinguishes the default folders of one task's settings
 
     model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
@@ -140,11 +141,6 @@ class TaskRecipe:
         for word, text in {"{model}": run_name(self.model), "{task}": self.task + self.suffix}.items():
             self.output_dir = self.output_dir.replace(word, text)
             self.init_from = self.init_from and self.init_from.replace(word, text)
-
-    @property
-    def suffix(self) -> str:
-        """Returns what distinguishes the default folders of one task's settings."""
-        return ""
 
     @property
     def references(self) -> list[dict[str, Any]]:

@@ -250,17 +250,16 @@ def train_seed(
 
 
 class Diverged(ValueError):
-    """A seed's training has diverged: its weights or losses are not finite, as `what` says."""
-
-    def __init__(self, seed: int, what: str):
-        advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
-        super().__init__(f"seed {seed}: {what}, training has diverged. {advice}")
+    """A seed's training has diverged."""
 
 
 def check_weights(model: torch.nn.Module, seed: int) -> None:
     """Raises `Diverged` for weights that are not numbers."""
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise Diverged(seed, "the fine-tuned weights are not finite")
+        raise Diverged(
+            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
+            "or raise training.warmup_steps, and name another output_dir."
+        )
 
 
 def finite(value: Any) -> Any:

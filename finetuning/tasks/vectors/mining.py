@@ -32,11 +32,6 @@ class Pool:
     target: list[str]
     gold: set[tuple[int, int]]
 
-    @property
-    def sizes(self) -> list[int]:
-        """Texts of the source and of the target."""
-        return [len(self.source), len(self.target)]
-
 
 class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
@@ -71,10 +66,10 @@ class MiningTask(SentenceTask[MiningRecipe]):
             {name: len(pool.gold) for name, (_, pool) in pools.items()},
             {},
             differs=["gold pairs only"] if any(entry["pools"] is None for entry in entries) else [],
-            pool_sizes={name: pool.sizes for name, (_, pool) in pools.items()},
+            pool_sizes={name: [len(pool.source), len(pool.target)] for name, (_, pool) in pools.items()},
             dev_data=dev_entries,
             dev_rows={name: len(dev.gold) for name, (dev, _) in pools.items()},
-            dev_sizes={name: dev.sizes for name, (dev, _) in pools.items()},
+            dev_sizes={name: [len(dev.source), len(dev.target)] for name, (dev, _) in pools.items()},
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
