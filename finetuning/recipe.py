@@ -187,6 +187,7 @@ class Recipe(TrainedRecipe):
     task_class = "classification:ClassificationTask"
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
+    texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many text columns tables may name
     translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
     init_from: str | None = option(None, INIT_FROM)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
@@ -215,12 +216,6 @@ class Recipe(TrainedRecipe):
     )
 
     @property
-    def tables(self) -> dict[str, LabeledTable]:
-        """The tables by their place in the recipe, such as `train.0`, as errors name them."""
-        parts = {"train": self.train, "evaluation": self.evaluation}
-        return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
-
-    @property
     def suffix(self) -> str:
         return "_plug_in" if self.plug_in else "" if self.setting == "zero_shot" else f"_{self.setting}"
 
@@ -234,7 +229,12 @@ class Recipe(TrainedRecipe):
             )
         if not self.train or not self.evaluation:
             raise ValueError(f"The recipe has no {'evaluation' if self.train else 'train'} table. Add one.")
-        for where, table in self.tables.items():
+        parts, count = {"train": self.train, "evaluation": self.evaluation}, len(self.train[0].text_columns)
+        named = {f"{part}.{number}": table for part, of in parts.items() for number, table in enumerate(of)}
+        for where, table in named.items():
+            if len(table.text_columns) != count or count not in self.texts:
+                number = " or ".join(map(str, self.texts))
+                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
             if len(set(table.label_names)) < len(table.label_names):
                 raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
             if bool(table.translation_columns) + bool(table.translations) != self.plug_in:
@@ -263,7 +263,7 @@ class TaggingRecipe(Recipe):
 
     task_class = "tagging:TaggingTask"
     main_score, task_type = "f1", "token-classification"
-    measures, translations_have_labels = "labels of words", True
+    measures, texts, translations_have_labels = "labels of words", (1,), True
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text", "token that has a word's label; first: as in XTREME, which in Chinese is mostly a lone mark"
@@ -280,7 +280,7 @@ class QuestionAnsweringRecipe(Recipe):
 
     task_class = "question_answering.task:QuestionAnsweringTask"
     main_score, task_type = "f1", "question-answering"
-    measures, translations_have_labels = "answers found in a text", True
+    measures, texts, translations_have_labels = "answers found in a text", (2,), True
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option("squad", "F1 of SQuAD (also of XQuAD and TyDiQA), or MLQA's by language")
     max_length: Annotated[int, Ge(8), LARGEST] = option(384, "tokens of a window: question, part of a context, special")

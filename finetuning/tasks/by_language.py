@@ -16,10 +16,8 @@ from transformers import TrainingArguments, set_seed
 from finetuning.data.rows import Rows
 from finetuning.data.task_tables import (
     TRANSLATION,
-    Tables,
     TaskData,
     each_part,
-    open_tables,
     translation_of,
 )
 from finetuning.models import Start, fine_tuned_on
@@ -52,7 +50,6 @@ class LanguageTask(Task[R]):
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
-    texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
@@ -121,15 +118,6 @@ class LanguageTask(Task[R]):
         """Fields of the configuration that the head needs: by default, number and names of the labels."""
         names = dict(enumerate(data.label_names))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
-
-    def open_tables(self) -> Tables:
-        """Reads every table. Raises ValueError for columns that do not fit."""
-        count = len(self.recipe.train[0].text_columns)
-        for where, table in self.recipe.tables.items():
-            if len(table.text_columns) != count or count not in self.texts:
-                number = " or ".join(map(str, self.texts))
-                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
-        return open_tables(self.recipe)
 
     def open(self) -> Start:
         start = super().open()

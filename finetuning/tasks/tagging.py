@@ -29,7 +29,7 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows, text_lists
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, open_tables, translation_of
 from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
@@ -58,7 +58,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
-        tables = self.open_tables()
+        tables = open_tables(recipe)
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(

@@ -109,7 +109,9 @@ def test_read_refuses(kind, part, rows, fields, named, tmp_path):
         tables[name] = {"path": str(path), **columns, **({"languages": ["de"]} if name == "test" else {})}
     tables[part] |= fields
     with pytest.raises(ValueError, match=named):
-        task_of(recipe_with(recipe_class, [tables["train"]], [tables["test"]])).read()
+        recipe = recipe_with(recipe_class, [tables["train"]], [tables["test"]])
+        recipe.check()
+        task_of(recipe).read()
 
 
 class SlowTokenizer:
