@@ -1,6 +1,6 @@
 """Tables of sentences and their translations: two columns of one table, or one column of each of two tables."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,8 @@ SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
 
 
-@dataclass
-class PairRows(Rows):
-    """Pairs in columns `source` and `target`; `language` is that of both, such as de-en.
-
-    unpaired: numbers of rows in the source's and in the target's table whose id is missing in the other table.
-    """
-
-    unpaired: tuple[int, int] = (0, 0)
-
-
-def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages.
+def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> Rows:
+    """The pairs of a table in columns `source` and `target`, both text, under the name of their languages.
 
     Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
     """
@@ -53,10 +43,10 @@ def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None)
     read = replace(tables[0], target=tables[1] if tables[1:] else None)
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
-    return PairRows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
+    return Rows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
 
 
-def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
+def with_both_sides(rows: Rows, name: str, is_evaluated: bool) -> Rows:
     """Returns the pairs with text on both sides. Raises ValueError if there are none, or for one that is evaluated."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
@@ -69,7 +59,7 @@ def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
     return replace(rows, dataset=rows.dataset.select(np.flatnonzero(is_whole)), numbers=rows.numbers[is_whole])
 
 
-def pair_identity(rows: PairRows) -> dict[str, Any]:
+def pair_identity(rows: Rows) -> dict[str, Any]:
     """What was read, for results.json."""
     table = rows.table
     identity = {

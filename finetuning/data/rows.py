@@ -35,6 +35,7 @@ class Rows:
     fingerprint: str
     numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
+    unpaired: tuple[int, int] = (0, 0)  # of pairs from two tables: how many ids of each are missing in the other
 
     @property
     def name(self) -> str:

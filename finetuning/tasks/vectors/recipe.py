@@ -25,25 +25,19 @@ POOLINGS = {
 
 
 @dataclass
-class LanguagePair:
-    """A pair of languages with a name."""
+class LanguagePairs:
+    """Pairs of languages: `{language}` in any text field is replaced by each of `languages`, if there are any."""
 
     source_language: str = option(MISSING, "language of the source, such as de or '{language}'; of links, the first")
     target_language: str = option(MISSING, "language of the target")
     note: str | None = option(None, NOTE)
+    languages: list[str] = option([], "values of `{language}` in all tables; each makes one pair of languages")
+    language_names: dict[str, str] = option({}, "value of `{language}` in tables if it is not the code: {sw: swh}")
 
     @property
     def name(self) -> str:
         """Returns the name of the pair in the results."""
         return f"{self.source_language}-{self.target_language}"
-
-
-@dataclass
-class LanguagePairs(LanguagePair):
-    """Pairs of languages: `{language}` in any text field is replaced by each of `languages`."""
-
-    languages: list[str] = option([], "values of `{language}` in all tables; each makes one pair of languages")
-    language_names: dict[str, str] = option({}, "value of `{language}` in tables if it is not the code: {sw: swh}")
 
 
 @dataclass
@@ -67,7 +61,7 @@ class VectorRecipe(TaskRecipe):
 
 
 @dataclass
-class AlignedPairs(LanguagePair):
+class AlignedPairs(LanguagePairs):
     """Sentences and their translations with gold links."""
 
     path: str | None = option(None, "folder of the files below: a path, or an id (owner/name) that hub_root mirrors")
@@ -181,4 +175,4 @@ class MiningRecipe(SentenceRecipe):
 
 def expanded(pairs: list[Any]) -> list[Any]:
     """Returns a table for each pair of languages, with the language in place of `{language}`."""
-    return [one for pair in pairs for one in [filled(pair, name) for name in getattr(pair, "languages", [])] or [pair]]
+    return [one for pair in pairs for one in [filled(pair, name) for name in pair.languages] or [pair]]

@@ -12,7 +12,7 @@ from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
-from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
+from finetuning.tasks.vectors.recipe import WordAlignmentRecipe, expanded
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from zoo_core.tables import Table, table_fingerprint
@@ -40,7 +40,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     def read(self) -> PairData[AnnotatedPairs]:
         """Leaves out gold links past the words of their sentence; sentences without gold are not scored."""
         pairs, entries, warnings = {}, [], []
-        for pair in self.recipe.pairs:
+        for pair in expanded(self.recipe.pairs):
             *files, gold_file = map(str, pair.files(self.recipe.hub_root))
             sentences = list(PairReader(files, split=False))
             links = read_gold(gold_file, pair.gold_format, pair.gold_base)
