@@ -84,7 +84,7 @@ def finetune(
     given = list(overrides)
     kind = [f"kind={recipe['kind']}"] if isinstance(recipe, Mapping) and "kind" in recipe else []
     config = [] if isinstance(recipe, Mapping) else ["--config", str(recipe)]
-    loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])].recipe_class, recipe, given)
+    loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])], recipe, given)
     with _run():
         quiet_libraries()
         start_processes()

@@ -108,13 +108,6 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
     return path
 
 
-def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model. Raises ValueError if it cannot be read."""
-    path = find_model(model, hub_root)
-    with main_first(), readable_errors(model):
-        return load_config(path, trust_remote_code)
-
-
 @contextlib.contextmanager
 def readable_errors(name: str):
     """Turns transformers' error for an unreadable checkpoint into a ValueError that names the recipe's model."""

@@ -109,8 +109,7 @@ def write_results(results: Results, folder: Path) -> None:
     picture, path, model = folder / "scores.png", folder / "results", results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
     draw({run_name(model["folder"]): results}, picture)
-    prints = ", ".join(fingerprint[:19] for fingerprint in model["fingerprint"].split("+"))
-    lines = [*lines_of(results), f"model: {model['folder']} ({prints})"]
+    lines = [*lines_of(results), f"model: {model['folder']} ({model['fingerprint'][:19]})"]
     lists = {"Warnings": warnings_of(results), "Protocol": lines}
     write_page(path, title, score_table(results), lists, picture, [results.frame()])
     write_json(folder / "results.json", results)

@@ -114,11 +114,15 @@ class Published:
 class TaskRecipe:
     """The fields of all kinds of task. `{model}` and `{task}` in output_dir and init_from are replaced."""
 
+    task_class: ClassVar[str]  # module in finetuning/tasks and name of the `Task`, which imports torch
+    is_trained: ClassVar[bool] = False  # whether the model is fine-tuned, once a seed
     main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
     # the defaults of fields that only some kinds have
-    init_from = max_length = tracker = push_to_hub = published = None
+    init_from = max_length = tracker = published = None
+    seeds = [1]
+    suffix = ""  # what distinguishes the default folders of one task's settings
 
     model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
@@ -130,7 +134,6 @@ class TaskRecipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
-    seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
 
     def __post_init__(self) -> None:
         if MISSING in (self.model, self.task):
@@ -138,11 +141,6 @@ class TaskRecipe:
         for word, text in {"{model}": run_name(self.model), "{task}": self.task + self.suffix}.items():
             self.output_dir = self.output_dir.replace(word, text)
             self.init_from = self.init_from and self.init_from.replace(word, text)
-
-    @property
-    def suffix(self) -> str:
-        """Returns what distinguishes the default folders of one task's settings."""
-        return ""
 
     @property
     def references(self) -> list[dict[str, Any]]:
@@ -154,21 +152,20 @@ class TaskRecipe:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
         for item in self.references:
             look_up(item, self.task, self.kind, self.main_score, [])
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 
 
 @dataclass
 class TrainedRecipe(TaskRecipe):
     """The fields of all kinds that train."""
 
+    is_trained = True
+    seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
     training: Hyperparameters = field(default_factory=Hyperparameters)
     evaluate_every_steps: Count = option(0, "steps between evaluations on dev, each with a checkpoint; 0: one epoch")
     max_train_examples: Count = option(0, "number of training rows to sample at random; 0: use all")
     num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, "tracker that also gets the figures")
-    push_to_hub: str | None = option(None, "Hub repository, owner/name, to which the run uploads its checkpoints")
     published: Published | None = option(None, "published scores to print next to ours")
 
     @property
@@ -177,21 +174,20 @@ class TrainedRecipe(TaskRecipe):
 
     def check(self) -> None:
         super().check()
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
         if not self.training.epochs and not self.training.max_steps:
             raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
-        if self.push_to_hub and (len(self.seeds) > 1 or not self.save_models):
-            raise ValueError(
-                f"push_to_hub is {self.push_to_hub}, seeds {self.seeds} and save_models {self.save_models}. A "
-                "repository has one model: set seeds=[1] and save_models=true."
-            )
 
 
 @dataclass
 class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
+    task_class = "classification:ClassificationTask"
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
+    texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many text columns tables may name
     translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
     init_from: str | None = option(None, INIT_FROM)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
@@ -231,14 +227,43 @@ class Recipe(TrainedRecipe):
                 f"setting is {self.setting}, translations_from {self.translations_from!r} and plug_in {self.plug_in}. "
                 "translate_train_all needs translations_from; the other settings must have neither."
             )
+        if not self.train or not self.evaluation:
+            raise ValueError(f"The recipe has no {'evaluation' if self.train else 'train'} table. Add one.")
+        parts, count = {"train": self.train, "evaluation": self.evaluation}, len(self.train[0].text_columns)
+        named = {f"{part}.{number}": table for part, of in parts.items() for number, table in enumerate(of)}
+        for where, table in named.items():
+            if len(table.text_columns) != count or count not in self.texts:
+                number = " or ".join(map(str, self.texts))
+                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
+            if len(set(table.label_names)) < len(table.label_names):
+                raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
+            if bool(table.translation_columns) + bool(table.translations) != self.plug_in:
+                raise ValueError(
+                    f"{where}: plug_in is {self.plug_in}. With plug_in, give one of `translation_columns` and "
+                    "`translations`; without it, none."
+                )
+            columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
+            has_labels = self.translations_have_labels and table in self.train
+            wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
+            if columns and len(columns) != len(wanted):
+                raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
+        for position, table in enumerate(self.train):
+            if self.setting == "zero_shot" and table.languages not in ([], [self.source_language]):
+                raise ValueError(
+                    f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
+                    f"{self.source_language}. Leave it out, or use setting=translate_train_all or supervised."
+                )
+        if self.selection == "mean_dev" and not any(table.dev_split for table in self.evaluation):
+            raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 
 
 @dataclass
 class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
+    task_class = "tagging:TaggingTask"
     main_score, task_type = "f1", "token-classification"
-    measures, translations_have_labels = "labels of words", True
+    measures, texts, translations_have_labels = "labels of words", (1,), True
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text", "token that has a word's label; first: as in XTREME, which in Chinese is mostly a lone mark"
@@ -253,8 +278,9 @@ class QuestionAnsweringRecipe(Recipe):
     `answer_start`, two lists of the same length, as in SQuAD, MLQA, XQuAD and TyDiQA-GoldP.
     """
 
+    task_class = "question_answering.task:QuestionAnsweringTask"
     main_score, task_type = "f1", "question-answering"
-    measures, translations_have_labels = "answers found in a text", True
+    measures, texts, translations_have_labels = "answers found in a text", (2,), True
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option("squad", "F1 of SQuAD (also of XQuAD and TyDiQA), or MLQA's by language")
     max_length: Annotated[int, Ge(8), LARGEST] = option(384, "tokens of a window: question, part of a context, special")

@@ -242,8 +242,8 @@ def _facts(results: Results) -> dict[str, Any]:
 
 def run_name(folder: str | Path) -> str:
     """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
-    <run>/checkpoints/step-N/model, or the folder's own name; without `{seed}`."""
-    folder = Path(str(folder).replace("-{seed}", "")).resolve()
+    <run>/checkpoints/step-N/model, or the folder's own name."""
+    folder = Path(folder).resolve()
     if folder.name != "model":
         return folder.name
     parts = [part for part in folder.parts[:-1] if not re.fullmatch("checkpoints|seed(-.*)?", part)]

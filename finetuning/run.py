@@ -40,8 +40,8 @@ def main(argv: list[str] | None = None) -> None:
 
         return suite.main(given)
     with user_errors():
-        kind = KINDS[kind_of(given)]
-    recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv, USAGE)
+        recipe_class = KINDS[kind_of(given)]
+    recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with stop_signals(RESUME), user_errors(RESUME):
         # torch and transformers take seconds to import: after --help and the recipe's errors

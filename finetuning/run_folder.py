@@ -15,7 +15,7 @@ from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
 from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
-MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "push_to_hub", "licenses"}
+MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses"}
 # what a start that is killed leaves half written, and a sweep that chose the run's values (`runs.py`)
 HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
 SWEEP = r"sweep(\.json)?"

@@ -78,16 +78,11 @@ def is_finished(recipe: TaskRecipe) -> bool:
     from finetuning.run_folder import RunFolder
     from finetuning.training import check_hardware
 
-    if recipe.push_to_hub:
-        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which has room for one model. Leave it out.")
     check_hardware(recipe.precision)
-    task, results = task_of(recipe), Path(recipe.output_dir) / "results.json"
-    start = task.begin()
+    start, results = task_of(recipe).begin(), Path(recipe.output_dir) / "results.json"
     if not results.is_file():
         return False
-    folder = RunFolder(recipe, start.identity, resume=True)
-    if not KINDS[recipe.kind].is_trained:
-        task.check_run(None, folder)  # the weights of each seed's model
+    RunFolder(recipe, start.identity, resume=True)
     return load_results(results)["seeds"] == recipe.seeds
 
 
@@ -113,7 +108,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     for name, changed in recipes.items():
-        place = {"output_dir": str(folder / "sweep" / name), "save_models": False, "push_to_hub": None}
+        place = {"output_dir": str(folder / "sweep" / name), "save_models": False}
         own = replace(changed, **place, seeds=recipe.seeds[:1], sweep={})
         try:
             is_begun = (Path(own.output_dir) / "run.json").is_file()
@@ -196,8 +191,8 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
 
 def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]:
     """What each run differs in, and its recipe. Raises ValueError for a recipe that does not fit."""
-    kind = KINDS[kind_of(["--config", options.config, *options.overrides])]
-    kept, names = ["save_models=false"] if kind.is_trained else [], [name for name, _ in options.model]
+    recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])]
+    kept, names = ["save_models=false"] if recipe_class.is_trained else [], [name for name, _ in options.model]
     values = [[(field, value) for value in text.split(",")] for field, text in options.vary]
     for (name, model), *point in itertools.product(options.model or [("", "")], *values):
         keys: Keys = {"run": name} if name else {}
@@ -206,7 +201,7 @@ def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]
         folder = options.output / "/".join(str(value).replace("/", "-") for value in keys.values())
         own = [f"{field}={value}" for field, value in point] + ([f"model={model}"] if name else [])
         overrides = [*kept, *options.overrides, *own, f"output_dir={folder}"]
-        yield keys, load_recipe(kind.recipe_class, options.config, overrides)
+        yield keys, load_recipe(recipe_class, options.config, overrides)
 
 
 def step_of(model: Path) -> int:

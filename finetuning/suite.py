@@ -27,7 +27,7 @@ from omegaconf import MISSING
 from finetuning.data.rows import filled
 from finetuning.page import joint_warnings, write_page
 from finetuning.plots import plot_bars
-from finetuning.published import find, look_up
+from finetuning.published import find, look_up, row_scores
 from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
@@ -103,9 +103,6 @@ def main(argv: list[str]) -> None:
 def load_suite(name: str) -> tuple[Suite, Path]:
     """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path."""
     path = Path(name) if Path(name).is_file() else SUITES / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in SUITES.glob("*.yaml")))
-        raise ValueError(f"--suite {name} is neither a file nor one of {known}.")
     return load_recipe(Suite, str(path), []), path
 
 
@@ -130,16 +127,16 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         wanted |= {task.init_from} if task.name in wanted else set()
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
-        kind = KINDS[kind_of(["--config", config])]
-        fitting = {item.name for item in fields(kind.recipe_class)} - ({"seeds"} if not kind.is_trained else set())
+        recipe_class = KINDS[kind_of(["--config", config])]
+        fitting = {item.name for item in fields(recipe_class)}
         known |= fitting
         is_start = task.name in [other.init_from for other in suite.tasks]
-        texts = [f"save_models={str(is_start).lower()}"] if kind.is_trained else []
+        texts = [f"save_models={str(is_start).lower()}"] if recipe_class.is_trained else []
         texts += [*task.overrides, *(override for field, override in given if field in fitting)]
         texts += [override.partition(".")[2] for field, override in given if field == task.name]
         texts += [f"init_from={output / task.init_from}"] if task.init_from else []
         try:
-            recipe = load_recipe(kind.recipe_class, config, [*texts, f"output_dir={output / task.name}"])
+            recipe = load_recipe(recipe_class, config, [*texts, f"output_dir={output / task.name}"])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
         recipes |= {task.name: recipe} if task.name in wanted else {}
@@ -212,7 +209,7 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
         failed = run_all(recipes, command)
         left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
         found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
-        models = {frozenset(of["model"]["fingerprint"].split("+")): of["model"]["folder"] for of in found.values()}
+        models = {of["model"]["fingerprint"]: of["model"]["folder"] for of in found.values()}
         if len(models) > 1:
             raise ValueError(f"The tasks in {output} are of {', '.join(models.values())}. Name an output_dir for each.")
         if found and PartialState().is_main_process:
@@ -252,16 +249,14 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
     columns: dict[str, dict[str, str]] = {}
     for item in map(asdict, suite.published):
         table, row = find(**item)
-        scores = [table.scores(row, metric) for metric in table.metrics]
-        cells = columns[", ".join(item.values())] = {
-            task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
-        }
+        scores = [row_scores(table, row, metric) for metric in table["metrics"]]
+        cells = columns[", ".join(item.values())] = {}
         for task, results in found.items():
-            if cells[task] and look_up(item, task, results["kind"], results.metric, results.names).average is None:
-                cells[task] = ""
-            results["published"] = [*results["published"], *([item] if cells[task] else [])]
-        if set(table.columns) == set(cells) and all(cells.values()):  # else its average is over other tasks
-            cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
+            if look_up(item, task, results["kind"], results.metric, results.names).average is not None:
+                cells[task] = " / ".join(f"{of[task]:.1f}" for of in scores if task in of)
+                results["published"] = [*results["published"], item]
+        if set(table["columns"]) == set(cells):  # else its average is over other tasks
+            cells[AVERAGE] = next((f"{average:.1f}" for average in row.get("average", {}).values()), "")
     return columns
 
 

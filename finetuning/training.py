@@ -26,7 +26,7 @@ from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
 from zoo_core.processes import Stopped, held_signals, received
 from zoo_core.provenance import forget_machine, read_json
-from zoo_core.recording import PROJECT, CheckpointUploads, check_recording
+from zoo_core.recording import PROJECT, check_recording
 from zoo_core.run_folders import remove_own
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
     """
     recipe, start, is_shown = task.recipe, task.begin(), evaluate and PartialState().is_main_process
     folder = RunFolder(recipe, start.identity, resume)
-    check_recording(recipe.tracker, recipe.push_to_hub)
+    check_recording(recipe.tracker, None)
     data = task.encode(task.read())
     # results name the values of --sweep that these were chosen from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity["fingerprint"]):
         data.protocol["selection"]["sweep"] = sweep
-    task.check_run(data, folder)
+    task.check_run(data)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
     waiting = [seed for seed, record in records.items() if record is None]
     # built before the run begins, so that a failure leaves nothing in the folder
@@ -131,14 +131,12 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
 
 
 class SeedCallback(TrainerCallback):
-    """Uploads the checkpoints of one seed, and stops it after a signal.
+    """Stops a seed after a signal: the step that is being trained is saved, and all processes raise `Stopped`.
 
-    After a signal, the step that is being trained is saved, and all processes raise `Stopped`. An evaluation after that
-    step runs before, because the resumed run begins after it.
+    An evaluation after that step runs before, because the resumed run begins after it.
     """
 
-    def __init__(self, seed: int, recipe: TrainedRecipe):
-        self.name, self.uploads, self.signal = f"seed {seed}", CheckpointUploads(recipe.push_to_hub, print), None
+    signal = None
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.signal = _signal_of_any()
@@ -148,22 +146,21 @@ class SeedCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         step, folder = state.global_step, Path(args.output_dir)
-        self.uploads.push(folder / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
         if state.is_world_process_zero and args.save_strategy == SaveStrategy.STEPS:
             # a recipe averages regular checkpoints only, so one that a signal saved in between is removed
             for path in trainer_checkpoints(folder):
                 if _step_of(path) % args.save_steps and _step_of(path) not in (step, state.best_global_step):
                     shutil.rmtree(path, ignore_errors=True)
         if self.signal:
-            self._stop(f"saved at step {step} in {folder}")
+            self._stop(f"seed {args.seed} is saved at step {step} in {folder}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.signal = _signal_of_any()
         if self.signal:
-            self._stop(f"trained to its end, and saved in {args.output_dir}")
+            self._stop(f"seed {args.seed} is trained to its end, and saved in {args.output_dir}")
 
     def _stop(self, where: str) -> NoReturn:
-        PartialState().print(f"{self.name} is {where}")
+        PartialState().print(where)
         PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
         raise Stopped(self.signal)
 
@@ -211,14 +208,13 @@ def train_seed(
     scores.json holds. Raises `Stopped` after a signal, once the step is saved.
     """
     main, model = PartialState().is_main_process, trainer.accelerator.unwrap_model(trainer.model)
-    callback = SeedCallback(trainer.args.seed, recipe)
-    trainer.add_callback(callback)
+    trainer.add_callback(SeedCallback())
     if recipe.training.gradient_checkpointing:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-    PartialState().print(f"{callback.name}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    PartialState().print(f"seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
     state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
     if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
         trainer.state = state
@@ -249,24 +245,21 @@ def train_seed(
 
             wandb.finish()
     PartialState().wait_for_everyone()
-    if recipe.save_models:  # after the barrier: other processes do not wait for the upload
-        callback.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
     release_memory(trainer)
     return record
 
 
 class Diverged(ValueError):
-    """A seed's training has diverged: its weights or losses are not finite, as `what` says."""
-
-    def __init__(self, seed: int, what: str):
-        advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
-        super().__init__(f"seed {seed}: {what}, training has diverged. {advice}")
+    """A seed's training has diverged."""
 
 
 def check_weights(model: torch.nn.Module, seed: int) -> None:
     """Raises `Diverged` for weights that are not numbers."""
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise Diverged(seed, "the fine-tuned weights are not finite")
+        raise Diverged(
+            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
+            "or raise training.warmup_steps, and name another output_dir."
+        )
 
 
 def finite(value: Any) -> Any:

@@ -158,7 +158,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
     how = content.setting.replace("_", "-") if protocol.layer is None else at_layer
     return [
         EvalResult(
-            task_type=KINDS[content["kind"]].recipe_class.task_type,
+            task_type=KINDS[content["kind"]].task_type,
             dataset_type=plain_name(tables[language]["path"]),
             dataset_name=content["task"],
             dataset_config=tables[language]["config"],

@@ -66,7 +66,7 @@ def read_record(folder: Path, results: Iterable[str | Path], name: str | None, *
     found, licenses = _read_results([*results, *([own_file] if is_tuned else [])]), {}
     for file, content in found.items():
         measured = content["model"]["fingerprint"]
-        if file != own_file and weights not in measured.split("+"):
+        if file != own_file and weights != measured:
             raise ValueError(
                 f"{file} is of the weights {measured[:19]}, not {weights[:19]} of {folder}. Score it again."
             )

@@ -258,7 +258,7 @@ def scores(contents: list[Results]) -> dict[str, Any]:
         rows.append(
             [
                 content["task"],
-                f"{KINDS[content['kind']].recipe_class.measures}; {setting}",
+                f"{KINDS[content['kind']].measures}; {setting}",
                 f"{protocol.metric.name} {with_deviation(content.average)}{mark}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),

@@ -20,7 +20,7 @@ from finetuning.align.common import (
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
-from finetuning.data.word_lists import BREAKS, text_lists
+from finetuning.data.rows import BREAKS, text_lists
 from zoo_core.console import CONSOLE
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, read_lines

@@ -1,42 +1,25 @@
 """Tables of sentences and their translations: two columns of one table, or one column of each of two tables."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from datasets import concatenate_datasets
 
-from finetuning.data.rows import Rows, names_of, read_table, unique_ids, whole_file
-from finetuning.data.word_lists import has_text, typed_column
+from finetuning.data.rows import Rows, has_text, names_of, read_table, typed_column, unique_ids, whole_file
 from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import Table, describe
+from zoo_core.tables import describe
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
 
 
-@dataclass
-class PairRows(Rows):
-    """Pairs in columns `source` and `target`; `language` is that of both, such as de-en.
-
-    unpaired: numbers of rows in the source's and in the target's table whose id is missing in the other table.
-    """
-
-    unpaired: tuple[int, int] = (0, 0)
-
-
-def tables_of(table: PairTable) -> list[Table]:
-    """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
-    tables = [table] if table.target is None else [table, table.target]
-    return [whole_file(replace(one, split=one.split or table.split)) for one in tables]
-
-
-def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages.
+def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> Rows:
+    """The pairs of a table in columns `source` and `target`, both text, under the name of their languages.
 
     Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
     """
-    tables = tables_of(table)
+    tables = [whole_file(replace(one, split=one.split or table.split)) for one in (table, table.target) if one]
     found = [read_table(one, hub_root) for one in tables]
     where, sides = f"{name} ({'; '.join(map(describe, tables))})", []
     for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
@@ -60,22 +43,23 @@ def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None)
     read = replace(tables[0], target=tables[1] if tables[1:] else None)
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
-    return PairRows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
+    return Rows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
 
 
-def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
+def with_both_sides(rows: Rows, name: str, is_evaluated: bool) -> Rows:
     """Returns the pairs with text on both sides. Raises ValueError if there are none, or for one that is evaluated."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
-    missing = np.flatnonzero(~np.logical_and(*map(np.concatenate, zip(*found, strict=True))))
+    is_whole = np.logical_and(*map(np.concatenate, zip(*found, strict=True)))
     if is_evaluated:
-        rows.report(dict.fromkeys(missing.tolist(), "a side is empty"), "Repair the data, or name another split.")
-    if len(missing) == len(rows.dataset):
+        missing = np.flatnonzero(~is_whole).tolist()
+        rows.report(dict.fromkeys(missing, "a side is empty"), "Repair the data, or name another split.")
+    if not is_whole.any():
         raise ValueError(f"{name} ({rows.name}) has no pair with text on both sides. Check the columns.")
-    return rows.without(missing)
+    return replace(rows, dataset=rows.dataset.select(np.flatnonzero(is_whole)), numbers=rows.numbers[is_whole])
 
 
-def pair_identity(rows: PairRows) -> dict[str, Any]:
+def pair_identity(rows: Rows) -> dict[str, Any]:
     """What was read, for results.json."""
     table = rows.table
     identity = {

@@ -1,11 +1,10 @@
-"""Rows of one language in one table."""
+"""Rows of one language in one table, and their columns of texts and of lists of words or labels."""
 
 import json
 import re
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from finetuning.recipe import LabeledTable
 
+BREAKS = re.compile(r"[\t\n\r]")  # they end a column or a line of CoNLL
 CODED = ("source_language", "target_language", "translations")  # fields in which `{language}` is a language's code
 
 
@@ -35,6 +35,7 @@ class Rows:
     fingerprint: str
     numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
+    unpaired: tuple[int, int] = (0, 0)  # of pairs from two tables: how many ids of each are missing in the other
 
     @property
     def name(self) -> str:
@@ -51,16 +52,6 @@ class Rows:
         if faults:
             row = min(faults)
             raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}. {advice}")
-
-    def shares_rows_with(self, other: "Rows") -> bool:
-        """Whether both have a row of one table. Two slices of a split, as in train[:9], count as two tables."""
-        one, two = ((of.path, of.config, split_name(of)) for of in (self.table, other.table))
-        return one == two and bool(np.intersect1d(self.numbers, other.numbers).size)
-
-    def without(self, numbers: Collection[int]) -> Self:
-        """Returns these rows except for some, by their numbers here."""
-        kept = np.delete(np.arange(len(self.dataset)), list(numbers))
-        return replace(self, dataset=self.dataset.select(kept), numbers=self.numbers[kept])
 
 
 def rows_of(table: "LabeledTable", languages: list[str], hub_root: str | None) -> list[Rows]:
@@ -193,3 +184,43 @@ def names_of(table: Table) -> dict[str, Any]:
     names = {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
     where = getattr(table, "where", {})
     return {**names, "where": where} if where else names
+
+
+def has_text(column: Any) -> np.ndarray:
+    """Returns whether each text of a list or an arrow array has a visible character: not only white space, zero-width
+    and control characters. Null has none."""
+    from pyarrow import array, compute, string
+
+    texts = array(column, string()) if isinstance(column, list) else column
+    found = compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
+    return found.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "string", is_list: bool = False) -> Any:
+    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
+    feature = require_column(dataset, column, where)
+    inner = getattr(feature, "feature", None) if is_list else feature
+    if dtype not in str(getattr(inner, "dtype", None)):
+        raise ValueError(f"{where}: column {column} holds {feature}, not {'lists of ' * is_list}{dtype}.")
+    return dataset[column]
+
+
+def text_lists(
+    dataset: "Dataset", column: str, where: str, what: str, may_be_blank: bool = False, numbers: Any = None
+) -> list[list[str]]:
+    """A column of lists of texts.
+
+    where: the table, and what: what a list holds, for errors, which name the row; `numbers` are those of the rows if
+    they are not all. Raises ValueError for what is no list of texts, and for texts that hold tabs or line breaks or,
+    unless they `may_be_blank`, no character.
+    """
+    require_column(dataset, column, where)
+    lists = dataset[column][:]
+    for row, texts in enumerate(lists):
+        is_text = isinstance(texts, list) and {*map(type, texts)} <= {str} and not BREAKS.search("".join(texts))
+        if not is_text or not may_be_blank and not all(text.strip(" ") for text in texts):
+            raise ValueError(
+                f"{where}, row {row if numbers is None else numbers[row]} (from 0): column {column} holds "
+                f"{str(texts)[:80]}, not a list of {what}s without tabs and line breaks. Correct or remove the row."
+            )
+    return lists

@@ -56,40 +56,6 @@ class TaskData(Data):
     as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
 
 
-def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
-    """The tables by their place in the recipe, such as `train.0`, as errors name them."""
-    parts = {"train": recipe.train, "evaluation": recipe.evaluation}
-    return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
-
-
-def check_tables(recipe: "Recipe") -> None:
-    """Raises ValueError for tables that are missing, for repeated label names, and for languages and translations that
-    the setting does not use, or needs and lacks."""
-    if not recipe.train or not recipe.evaluation:
-        raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
-    for where, table in named_tables(recipe).items():
-        if len(set(table.label_names)) < len(table.label_names):
-            raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
-        if bool(table.translation_columns) + bool(table.translations) != recipe.plug_in:
-            raise ValueError(
-                f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
-                "`translations`; without it, none."
-            )
-        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-        has_labels = recipe.translations_have_labels and table in recipe.train
-        wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
-        if columns and len(columns) != len(wanted):
-            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
-    for position, table in enumerate(recipe.train):
-        if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
-            raise ValueError(
-                f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
-                f"{recipe.source_language}. Leave it out, or use setting=translate_train_all or supervised."
-            )
-    if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
-        raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
-
-
 def translation_of(rows: Rows) -> Rows | None:
     """The same rows with their translations' columns as the table's own; the label column is "" where none is named."""
     columns = rows.table.translation_columns
@@ -133,10 +99,9 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
 
 
 def open_tables(recipe: "Recipe") -> Tables:
-    """Reads every table of a recipe that `check_tables` has passed.
+    """Reads every table of a recipe.
 
-    Raises ValueError for a language that is evaluated twice, for rows of two parts, and for settings without training
-    rows that they need.
+    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
     """
     root, setting, evaluation = recipe.hub_root, recipe.setting, {}
     train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
@@ -148,13 +113,7 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    tables = Tables(train, development_rows(recipe, evaluation), evaluation)
-    parts = {"train": train, "dev": [*itertools.chain(*tables.dev.values())], "evaluation": [*evaluation.values()]}
-    for (part, own), (later, others) in itertools.combinations(parts.items(), 2):
-        for rows, other in itertools.product(own, others):
-            if rows.shares_rows_with(other):
-                raise ValueError(f"{later} reads rows of {rows.name} that {part} reads, too. Name other rows.")
-    return tables
+    return Tables(train, development_rows(recipe, evaluation), evaluation)
 
 
 def gather(
@@ -256,36 +215,6 @@ def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]
     )
 
 
-def encode_parts(
-    data: TaskData, encode_batch: Callable[..., dict[str, list]], counted: list[str], **arguments: Any
-) -> tuple[TaskData, dict[str, dict[str, dict[str, int]]]]:
-    """The data with rows that `encode_batch(batch, row numbers, is_train=..., **arguments)` makes of batches of rows.
-
-    The evaluated rows themselves stay, in `as_read`.
-
-    Columns named in `counted` are summed and dropped: {column: {part: {language, or "all" in train: sum}}}.
-    """
-    counts: dict[str, dict[str, dict[str, int]]] = {
-        name: {"train": {}, "dev": {}, "evaluation": {}} for name in counted
-    }
-
-    def encode_rows(rows: "Dataset", part: str, language: str) -> "Dataset":
-        encoded = rows.map(
-            encode_batch,
-            batched=True,
-            with_indices=True,
-            remove_columns=rows.column_names,
-            fn_kwargs={**arguments, "is_train": part == "train"},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-        found = [name for name in counted if name in encoded.column_names]
-        for name in found:
-            counts[name][part][language or "all"] = int(np.sum(encoded[name][:]))
-        return encoded.remove_columns(found)
-
-    return replace(each_part(data, encode_rows), as_read=data.evaluation), counts
-
-
 def sample(dataset: "Dataset", size: int) -> "Dataset":
     """`size` rows drawn with DATA_SEED, in their order; all of them for 0."""
     if not 0 < size < len(dataset):
@@ -303,7 +232,4 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
         entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
-        if LABELED_BY in rows.dataset.column_names:
-            teachers = entry.setdefault(LABELED_BY, [])
-            teachers += [name for name in rows.dataset.unique(LABELED_BY) if name not in teachers]
     return list(tables.values())

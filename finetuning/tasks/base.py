@@ -16,7 +16,6 @@ from finetuning.models import Start, describe_start
 from finetuning.page import table_names
 from finetuning.recipe import TaskRecipe
 from finetuning.results import FORMAT, Results
-from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]
@@ -55,8 +54,8 @@ class Task(ABC, Generic[R]):
         """Converts the rows to the model's inputs with the tokenizer of `start`; completes the facts."""
         return data
 
-    def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
-        """Raises ValueError for what can only be checked with the data, and the folder of a run, before it begins."""
+    def check_run(self, data: Data) -> None:
+        """Raises ValueError for what can only be checked with the data, before the run begins."""
 
     @abstractmethod
     def build(self, seed: int, data: Data) -> Any:
@@ -91,8 +90,7 @@ class Task(ABC, Generic[R]):
                 "seeds": seeds,
                 "processes": [record.get("processes") for record in records],
                 **fields,
-                # with one model per seed, `fields` have the fingerprints
-                "model": {**model, "parameters": records[0]["parameters"]} | fields.get("model", {}),
+                "model": {**model, "parameters": records[0]["parameters"]},
                 "protocol": facts,
                 "published": recipe.references,
                 "scores": scores,

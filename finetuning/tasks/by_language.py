@@ -6,25 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
 from finetuning.data.rows import Rows
 from finetuning.data.task_tables import (
     TRANSLATION,
-    Tables,
     TaskData,
-    check_tables,
-    encode_parts,
-    named_tables,
-    open_tables,
+    each_part,
     translation_of,
 )
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
-from finetuning.run_folder import Predictions, RunFolder
+from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import check_weights, train_seed, training_arguments
@@ -52,7 +50,6 @@ class LanguageTask(Task[R]):
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
-    texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
@@ -76,11 +73,27 @@ class LanguageTask(Task[R]):
         """
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows."""
-        encoded, counts = encode_parts(data, self._encode_batch, list(COUNTED))
-        facts = {fact: counts[name] for name, fact in COUNTED.items() if counts[name]["train"]}
-        encoded.protocol.update(facts, max_length=self.recipe.max_length)
-        return encoded
+        """Rows to windows; the evaluated rows themselves stay, in `as_read`."""
+        counts: dict[str, dict[str, dict[str, int]]] = {}  # by fact and part
+
+        def encode_rows(rows: Dataset, part: str, language: str) -> Dataset:
+            encoded = rows.map(
+                self._encode_batch,
+                batched=True,
+                with_indices=True,
+                remove_columns=rows.column_names,
+                fn_kwargs={"is_train": part == "train"},
+                desc=f"Encoding {part} {language}".strip(),
+            )
+            found = [name for name in COUNTED if name in encoded.column_names]
+            for name in found:
+                count = int(np.sum(encoded[name][:]))
+                counts.setdefault(COUNTED[name], {}).setdefault(part, {})[language or "all"] = count
+            return encoded.remove_columns(found)
+
+        encoded = each_part(data, encode_rows)
+        encoded.protocol.update(counts, max_length=self.recipe.max_length)
+        return dataclasses.replace(encoded, as_read=data.evaluation)
 
     def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
         """Columns of the windows of rows; of those of a translation, its inputs and, in training, its labels."""
@@ -106,16 +119,6 @@ class LanguageTask(Task[R]):
         names = dict(enumerate(data.label_names))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
 
-    def open_tables(self) -> Tables:
-        """Checks and reads every table. Raises ValueError as `check_tables`, and for columns that do not fit."""
-        check_tables(self.recipe)
-        count = len(self.recipe.train[0].text_columns)
-        for where, table in named_tables(self.recipe).items():
-            if len(table.text_columns) != count or count not in self.texts:
-                number = " or ".join(map(str, self.texts))
-                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
-        return open_tables(self.recipe)
-
     def open(self) -> Start:
         start = super().open()
         config = start.config
@@ -132,7 +135,7 @@ class LanguageTask(Task[R]):
             tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
         return start
 
-    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+    def check_run(self, data: TaskData) -> None:
         # the Trainer reports its errors here, before the run
         self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
 

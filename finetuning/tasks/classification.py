@@ -10,9 +10,8 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
-from finetuning.data.rows import Rows
-from finetuning.data.task_tables import TaskData, gather
-from finetuning.data.word_lists import has_text, typed_column
+from finetuning.data.rows import Rows, has_text, typed_column
+from finetuning.data.task_tables import TaskData, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
@@ -26,7 +25,7 @@ class ClassificationTask(LanguageTask[Recipe]):
 
     auto_class = AutoModelForSequenceClassification
     collator = DataCollatorWithPadding
-    metric, texts = ("accuracy", "1.0.0"), (1, 2)
+    metric = ("accuracy", "1.0.0")
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,7 +34,7 @@ class ClassificationTask(LanguageTask[Recipe]):
 
     def read(self) -> TaskData:
         """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table."""
-        recipe, tables = self.recipe, self.open_tables()
+        recipe, tables = self.recipe, open_tables(self.recipe)
         names = label_names([_label_column(rows) for rows in tables.train])
         normalize = functools.partial(_normalize, names=names)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}

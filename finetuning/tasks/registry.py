@@ -1,10 +1,10 @@
-"""The kinds of task: the recipe of each, and its Task. A new kind is a file or package here, and a line in `KINDS`."""
+"""The kinds of task, by the recipe of each. A new kind is a file or package here, and a line in `KINDS`."""
 
 import argparse
 import pkgutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe, TrainedRecipe
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.vectors.recipe import MiningRecipe, RetrievalRecipe, WordAlignmentRecipe
 from zoo_core.recipes import nearest, read_yaml
@@ -13,36 +13,24 @@ if TYPE_CHECKING:
     from finetuning.tasks.base import Task
 
 
-class Kind(NamedTuple):
-    """A kind of task: its recipe, and module of finetuning/tasks and name of its Task, which imports torch."""
-
-    recipe_class: type[TaskRecipe]
-    task: str
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the model is fine-tuned, once a seed."""
-        return issubclass(self.recipe_class, TrainedRecipe)
-
-
 # the first is the default of a recipe that names no kind
-KINDS = {
-    kind.recipe_class.kind: kind
-    for kind in (
-        Kind(Recipe, "classification:ClassificationTask"),
-        Kind(TaggingRecipe, "tagging:TaggingTask"),
-        Kind(QuestionAnsweringRecipe, "question_answering.task:QuestionAnsweringTask"),
-        Kind(TranslationRecipe, "translation.task:TranslationTask"),
-        Kind(WordAlignmentRecipe, "vectors.word_alignment:WordAlignmentTask"),
-        Kind(RetrievalRecipe, "vectors.retrieval:RetrievalTask"),
-        Kind(MiningRecipe, "vectors.mining:MiningTask"),
+KINDS: dict[str, type[TaskRecipe]] = {
+    recipe_class.kind: recipe_class
+    for recipe_class in (
+        Recipe,
+        TaggingRecipe,
+        QuestionAnsweringRecipe,
+        TranslationRecipe,
+        WordAlignmentRecipe,
+        RetrievalRecipe,
+        MiningRecipe,
     )
 }
 
 
 def task_of(recipe: TaskRecipe) -> "Task":
     """The task of a recipe."""
-    return pkgutil.resolve_name(f"{__package__}.{KINDS[recipe.kind].task}")(recipe)
+    return pkgutil.resolve_name(f"{__package__}.{recipe.task_class}")(recipe)
 
 
 def kind_of(argv: list[str]) -> str:

@@ -28,9 +28,8 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
-from finetuning.data.rows import Rows
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, translation_of
-from finetuning.data.word_lists import text_lists
+from finetuning.data.rows import Rows, text_lists
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, open_tables, translation_of
 from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
@@ -59,7 +58,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
-        tables = self.open_tables()
+        tables = open_tables(recipe)
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(
@@ -90,14 +89,12 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 "one with a tokenizer.json, as `tokenizer`."
             )
         encoded = super().encode(data)
-        tables = encoded.protocol["training_data"]
-        teachers = list(dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])))
-        encoded.protocol.update(label_subword=self.recipe.label_subword, labeled_by=teachers)
+        encoded.protocol["label_subword"] = self.recipe.label_subword
         return encoded
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
-        options = self.start.tokenizer, self.recipe.max_length, self.recipe.label_subword
-        return windows_of_words(batch, numbers, *options, is_translation)
+        max_length, label_subword = self.recipe.max_length, self.recipe.label_subword
+        return windows_of(batch, numbers, self.start.tokenizer, max_length, label_subword, is_translation)
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         model = super().load_model(path, seed, data)
@@ -205,7 +202,7 @@ def _used(dataset: Dataset) -> list[int]:
     return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
 
 
-def windows_of_words(
+def windows_of(
     batch: dict[str, list],
     numbers: list[int],
     tokenizer: Any,

@@ -12,7 +12,6 @@ translations of its POS and NER data; bring your own.
 The input is a file per language, of any format that recipes read. Its column `tokens` has lists of words, or `text` has
 text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Rows without
 words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and `labeled_by`, which names the teacher.
-The results of a run that trains on these rows name it, too.
 """
 
 import argparse
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetuning.data.label_schemes import form_of, to_iob2
+from finetuning.data.rows import text_lists, typed_column
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import text_lists, typed_column
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_rows
 from zoo_core.tables import Table, load_table
@@ -110,20 +109,19 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     import torch
     from datasets import Dataset
 
-    from finetuning.tasks.tagging import windows_of_words, words_of_sentences
+    from finetuning.tasks.tagging import windows_of, words_of_sentences
 
     names = model.config.id2label
     form = form_of(names.values(), lambda label: "id2label of the model")
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
     rows = {"words": sentences, "tags": [[0] * len(words) for words in sentences]}
-    made = windows_of_words(rows, [*range(len(sentences))], tokenizer, max_length, subword)
-    windows = Dataset.from_list([window for of_row in made for window in of_row])
-    order = np.argsort(-np.array(windows["length"]), kind="stable")  # less padding
+    by_row = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    windows = Dataset.from_list([window for of_row in by_row for window in of_row])
+    order = np.argsort(-np.array(windows["length"][:]), kind="stable")  # less padding
     found: dict[int, list[int]] = {}
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        batch = windows[places]
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        inputs = windows.select_columns(["input_ids", "attention_mask"])[places]
         with torch.no_grad():
             logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
         found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)

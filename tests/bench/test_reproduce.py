@@ -30,7 +30,7 @@ def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
         for work in works.values():
             assert (work.recipe is None) == (work.folder is not None)
             if work.recipe is not None:
-                recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])].recipe_class
+                recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])]
                 own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
                 load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
     for claim in plan.claims:

@@ -49,7 +49,7 @@ def test_site_has_every_page_public_name_field_and_command(tmp_path):
     assert {f"crosslingual_zoo.{name}" for name in METHODS.split()} <= set(inventory["py:method"])
 
     # every field of a recipe, and every command
-    classes = {"pretraining": [Recipe], "finetuning": [kind.recipe_class for kind in KINDS.values()]}
+    classes = {"pretraining": [Recipe], "finetuning": [*KINDS.values()]}
     for package, recipe_classes in classes.items():
         text = text_of(f"docs/reference/{package}_recipe.html")
         fields = {name for of in recipe_classes for _, _, fields in field_groups(of) for name, *_ in fields}

@@ -1,7 +1,6 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
 import functools
-import shutil
 from pathlib import Path
 
 import pytest
@@ -86,15 +85,6 @@ def change_weights():
         save_file(tensors, model / "model.safetensors", {"format": "pt"})
 
     return change
-
-
-@pytest.fixture
-def two_seeds(tiny_model, change_weights, tmp_path):
-    """`model` override of two models with different weights, like two seeds of pre-training; 1 is tiny_model."""
-    for seed in (1, 2):
-        shutil.copytree(tiny_model, tmp_path / f"run-{seed}" / "model")
-    change_weights(tmp_path / "run-2" / "model")
-    return f"model={tmp_path}/run-{{seed}}/model"
 
 
 @pytest.fixture(scope="module", autouse=True)

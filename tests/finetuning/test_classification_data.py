@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from datasets import ClassLabel, Features, Value
 
 from finetuning.recipe import Recipe
@@ -66,13 +65,6 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluated_split"] == "whole file"
 
 
-def test_read_finds_evaluated_rows_among_those_trained_on(write):
-    table = {"path": write("all", rows(NLI, language="de") + rows(NLI, language="sw")), "language_column": "language"}
-    assert len(read(table, {**table, "languages": ["de"]}, "source_language=sw").train) == 3
-    with pytest.raises(ValueError, match="evaluation reads rows of .*train"):
-        read(table, {**table, "languages": ["de", "sw"]}, "source_language=sw")
-
-
 def test_read_a_sample_of_the_rows_that_where_names(write):
     texts = rows(NLI * 9, domain="books") + rows(NLI * 9, domain="dvd")
     train = {"path": write("train", texts), "where": {"domain": "dv*"}}
@@ -118,6 +110,6 @@ def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):
     assert encoded.train[0]["input_ids"] == [bos, *x, eos, eos, *y, eos]
     assert len(encoded.train[1]["input_ids"]) == 16
     assert encoded.train[1]["input_ids"][-len(y) - 1 :] == [*y, eos]  # the longer text is cut, not the second
-    assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
+    assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "evaluation": {"de": 1}}
     assert encoded.protocol["max_length"] == 16
     assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}

@@ -77,7 +77,7 @@ def test_published_of_shows_rows_over_the_same_languages_and_what_they_measure_o
         "bucc": made_up("bucc", {"f1": of_bucc}, differs=["part of the pools"], pooling="mean"),
     }
     (column,) = published_of(suite, found).values()
-    assert column == {"udpos": "", "bucc": "66.0"}
+    assert column == {"bucc": "66.0"}
     assert not warnings_of(found["udpos"]) and warnings_of(found["bucc"])[0].endswith("part of the pools, pooling cls")
 
 

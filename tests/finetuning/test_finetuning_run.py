@@ -254,10 +254,8 @@ def test_help_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
-@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-def test_run_is_tracked_and_pushed(topics, hub, tmp_path):
-    main([*topics, "seeds=[1]", "tracker=tensorboard", "push_to_hub=owner/model"])
+def test_run_is_tracked(topics, tmp_path):
+    main([*topics, "seeds=[1]", "tracker=tensorboard"])
     seed = tmp_path / "out" / "seed-1"
     history = record_of(seed)["history"]
     (folder,) = (seed / "checkpoints" / "runs").iterdir()
@@ -265,9 +263,6 @@ def test_run_is_tracked_and_pushed(topics, hub, tmp_path):
     tracked.Reload()
     found = {scalar.step: scalar.value for scalar in tracked.Scalars("eval/en_accuracy")}
     assert found == pytest.approx({of["step"]: of["eval_en_accuracy"] for of in history if "eval_loss" in of})
-    files = hub.files("owner/model")
-    files.pop(".gitattributes")
-    assert files == {path.name: path.read_bytes() for path in (seed / "model").iterdir()}
 
 
 def test_check_data_counts_and_writes_nothing(topics, tmp_path, capsys, monkeypatch):

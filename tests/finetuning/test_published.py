@@ -4,9 +4,11 @@ import statistics
 
 import pytest
 
-from finetuning.published import find, load, look_up, papers
+from finetuning.published import find, load, look_up, papers, row_scores
 
-TABLES = [(paper, table) for paper in papers() for table in load(paper).tables]
+TABLES = [(paper, table) for paper in papers() for table in load(paper)["tables"]]
+
+KEYS = set("name scores setting quoted_from average average_from recomputed pooling note".split())
 
 
 def mean_of(table, row, metric):
@@ -14,11 +16,11 @@ def mean_of(table, row, metric):
 
     With `average_of`, a column counts with the mean of those of its metrics that it has, as in XTREME's average.
     """
-    if len(table.scores(row, metric)) < len(table.columns):
+    if len(row_scores(table, row, metric)) < len(table["columns"]):
         return None
-    metrics = table.average_of if metric == table.metrics[0] and table.average_of else [metric]
-    found = [table.scores(row, name) for name in metrics]
-    return statistics.fmean(statistics.fmean(of[name] for of in found if name in of) for name in table.columns)
+    metrics = table.get("average_of", [metric]) if metric == table["metrics"][0] else [metric]
+    found = [row_scores(table, row, name) for name in metrics]
+    return statistics.fmean(statistics.fmean(of[name] for of in found if name in of) for name in table["columns"])
 
 
 def unit_of(figures):
@@ -26,42 +28,43 @@ def unit_of(figures):
     return 10.0 ** -max(len(str(figure).partition(".")[2].rstrip("0")) for figure in figures if figure is not None)
 
 
-@pytest.mark.parametrize(("paper", "table"), TABLES, ids=[f"{paper}, {table.table}" for paper, table in TABLES])
+@pytest.mark.parametrize(("paper", "table"), TABLES, ids=[f"{paper}, {table['table']}" for paper, table in TABLES])
 def test_published_averages_are_those_of_their_rows(paper, table):
     """Half a unit in the scores and half a unit in the average are rounding."""
-    for names in (table.columns, [row.name for row in table.rows]):
+    for names in (table["columns"], [row["name"] for row in table["rows"]]):
         assert len(set(names)) == len(names)
-    for row in table.rows:
-        assert {*row.scores, *row.average, *row.recomputed} <= set(table.metrics), row.name
-        for metric in {*row.average, *row.recomputed}:
-            mean, printed, again = mean_of(table, row, metric), row.average[metric], row.recomputed.get(metric)
+    for row in table["rows"]:
+        averages, recomputed = row.get("average", {}), row.get("recomputed", {})
+        assert {*row} <= KEYS and {*row["scores"], *averages, *recomputed} <= {*table["metrics"]}, row["name"]
+        for metric in {*averages, *recomputed}:
+            mean, printed, again = mean_of(table, row, metric), averages[metric], recomputed.get(metric)
             if mean is None:
-                assert again is None, row.name
+                assert again is None, row["name"]
                 continue
-            unit = unit_of([*row.scores[metric], printed, again])
+            unit = unit_of([*row["scores"][metric], printed, again])
             if again is None:
-                assert abs(mean - printed) <= unit + 1e-9, row.name
+                assert abs(mean - printed) <= unit + 1e-9, row["name"]
             else:
-                assert abs(mean - again) <= unit / 2 + 1e-9 and abs(mean - printed) > unit, row.name
-        if row.average_from:
-            source, there = find(paper, row.average_from, row.name)
-            printed = [source.scores(there, metric).get(table.task) for metric in source.metrics]
-            assert set(row.average.values()) <= set(printed), row.name
+                assert abs(mean - again) <= unit / 2 + 1e-9 and abs(mean - printed) > unit, row["name"]
+        if "average_from" in row:
+            source, there = find(paper, row["average_from"], row["name"])
+            printed = [row_scores(source, there, metric).get(table.get("task")) for metric in source["metrics"]]
+            assert set(averages.values()) <= set(printed), row["name"]
 
 
 def test_published_tables_of_tasks_and_of_languages_agree():
     differing = set()
     for paper in papers():
-        by_task = [table for table in load(paper).tables if table.columns_are != "tasks"]
-        for table in load(paper).tables:
-            for figures in table.rows if table.columns_are == "tasks" else []:
-                for metric in {"score", "exact_match"} & set(table.metrics):
-                    for task, score in table.scores(figures, metric).items():
-                        others = [row for item in by_task if item.task == task for row in item.rows]
-                        named = [row for row in others if row.name == figures.name]
-                        averages = [{*row.average.values()} for row in named if row.average]
+        by_task = [table for table in load(paper)["tables"] if table["columns_are"] != "tasks"]
+        for table in load(paper)["tables"]:
+            for figures in table["rows"] if table["columns_are"] == "tasks" else []:
+                for metric in {"score", "exact_match"} & set(table["metrics"]):
+                    for task, score in row_scores(table, figures, metric).items():
+                        others = [row for item in by_task if item.get("task") == task for row in item["rows"]]
+                        named = [row for row in others if row["name"] == figures["name"]]
+                        averages = [{*row["average"].values()} for row in named if "average" in row]
                         if averages and not any(score in average for average in averages):
-                            differing.add((paper, table.table, figures.name, task))
+                            differing.add((paper, table["table"], figures["name"], task))
     # printed so: 72.6 and, by language, 73.8
     assert differing == {("veco", "Table 2", "XLM-R large, cross-lingual transfer", "udpos")}
 
@@ -88,7 +91,7 @@ def place(paper, table, row):
 
 
 def test_look_up_scores_by_language_and_the_average_over_the_same_languages():
-    columns = find(*XNLI.values())[0].columns
+    columns = find(*XNLI.values())[0]["columns"]
     found = look_up(XNLI, "xnli", "classification", "accuracy", columns)
     assert found.title == "XLM-Align (ACL 2021), Table 18, XLM-Align base, zero-shot"
     assert (found.scores["accuracy"]["ur"], found.average, found.note) == (66.6, 76.2, None)

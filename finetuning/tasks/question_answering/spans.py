@@ -4,22 +4,11 @@ Legend: `W` windows, `T` positions, `N` likeliest starts and ends that are tried
 """
 
 import unicodedata
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 WINDOWS_AT_ONCE = 4096  # with N = 20 the scores of their spans take 7 MB
-
-
-@dataclass(frozen=True)
-class Spans:
-    """The best span of each question."""
-
-    rows_Q: np.ndarray  # number of the question's row, rising
-    windows_Q: np.ndarray  # in which window it is; -1 where no span is allowed
-    first_Q: np.ndarray  # first and last token, counted in the window's part of the context
-    last_Q: np.ndarray
 
 
 def best_spans(
@@ -30,7 +19,7 @@ def best_spans(
     rows_W: np.ndarray,
     n_best: int,
     max_answer_length: int,
-) -> Spans:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The span with the highest start logit + end logit among all windows of a question.
 
     In each window the `n_best` starts and the `n_best` ends with the highest logits are paired; the end may not be
@@ -40,7 +29,8 @@ def best_spans(
     differs in two places: its candidates come from all positions, and a start counts only in the window where its token
     is farthest from the edges.
 
-    Windows may be in any order. `rows_W` is the row of each.
+    Windows may be in any order. `rows_W` is the row of each. By rising row, returns the window (Q,) of the best span,
+    -1 where none is allowed, and its first and last token (Q,), counted in the window's part of the context.
     """
     best_W = np.full(len(rows_W), -np.inf)
     begin_W, end_W = np.zeros(len(rows_W), dtype=np.int64), np.zeros(len(rows_W), dtype=np.int64)
@@ -63,10 +53,9 @@ def best_spans(
 
     # by row, the best window first; stable, so that of equal ones the earlier is
     order_W = np.lexsort((np.arange(len(rows_W)), -best_W, rows_W))
-    rows_Q, where_Q = np.unique(rows_W[order_W], return_index=True)
-    windows_Q = order_W[where_Q]
+    windows_Q = order_W[np.unique(rows_W[order_W], return_index=True)[1]]
     first_Q, last_Q = begin_W[windows_Q] - first_W[windows_Q], end_W[windows_Q] - first_W[windows_Q]
-    return Spans(rows_Q, np.where(np.isfinite(best_W[windows_Q]), windows_Q, -1), first_Q, last_Q)
+    return np.where(np.isfinite(best_W[windows_Q]), windows_Q, -1), first_Q, last_Q
 
 
 def _likeliest(logits_WT: np.ndarray, in_context_WT: np.ndarray, n_best: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,13 +77,13 @@ def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_bes
     columns = windows.with_format("arrow")
     first_W, rows_W = (columns[name][:].to_numpy() for name in ("first", "row"))
     tokens_W = np.asarray([len(ends) for ends in columns["ends"][:]])
-    spans = best_spans(*logits, first_W, tokens_W, rows_W, n_best, max_answer_length)
+    windows_Q, *span_2Q = best_spans(*logits, first_W, tokens_W, rows_W, n_best, max_answer_length)
     # a question without a span takes its gold answers from any window
     some_Q = np.unique(rows_W, return_index=True)[1]
-    chosen = windows.select(np.where(spans.windows_Q < 0, some_Q, spans.windows_Q))
+    chosen = windows.select(np.where(windows_Q < 0, some_Q, windows_Q))
     chosen = chosen.select_columns(["context", "answers", "begins", "ends"])
     texts, golds = [], []
-    for row, window, first, last in zip(chosen, spans.windows_Q, spans.first_Q, spans.last_Q, strict=True):
+    for row, window, first, last in zip(chosen, windows_Q, *span_2Q, strict=True):
         golds.append(row["answers"])
         texts.append(text_of(row["context"], row["begins"], row["ends"], first, last) if window >= 0 else "")
     return texts, golds

@@ -15,9 +15,8 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.rows import Rows
-from finetuning.data.task_tables import TaskData, gather
-from finetuning.data.word_lists import has_text, typed_column
+from finetuning.data.rows import Rows, has_text, typed_column
+from finetuning.data.task_tables import TaskData, gather, open_tables
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
@@ -35,7 +34,6 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
-    texts = (2,)
     loss_reads_padding = True  # start and end are predicted among all positions
 
     @staticmethod
@@ -65,7 +63,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         training rows are left out. `row` is the number in the table, `id` that of the table, if it has one.
         """
         recipe, warnings = self.recipe, []
-        tables = self.open_tables()
+        tables = open_tables(recipe)
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
             self.measure(language, ["a"], [["a"]])  # before hours of training

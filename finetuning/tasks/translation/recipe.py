@@ -84,6 +84,7 @@ class Generation:
 class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
+    task_class = "translation.task:TranslationTask"
     main_score, task_type = "sacrebleu", "translation"
     measures = "translations, compared with those of people"
     kind: Literal["translation"] = option("translation", "kind of task")
@@ -108,8 +109,8 @@ class TranslationRecipe(TrainedRecipe):
     training: TranslationTraining = field(default_factory=TranslationTraining)
     max_dev_examples: Count = option(1000, "number of pairs per table to sample for the loss on dev; 0: use all")
     dev_bleu_examples: Count = option(0, "number of these to translate by greedy search for BLEU by step; 0: none")
-    selection: Literal["last", "dev_loss", "average"] = option(
-        "last", "weights to evaluate: the last, those of the lowest loss on dev, or the mean of `average_checkpoints`"
+    selection: Literal["last", "average"] = option(
+        "last", "weights to evaluate: the last, or the mean of `average_checkpoints`"
     )
     average_checkpoints: Positive = option(10, "most checkpoints, the last ones, whose mean `average` takes")
     generation: Generation = field(default_factory=Generation)
@@ -130,7 +131,13 @@ class TranslationRecipe(TrainedRecipe):
 
     def check(self) -> None:
         super().check()
-        if (self.dev_bleu_examples or self.selection == "dev_loss") and not self.dev:
-            raise ValueError(
-                f"selection is {self.selection}, dev_bleu_examples {self.dev_bleu_examples}, and dev has no table."
-            )
+        if not self.train or not self.test:
+            raise ValueError(f"The recipe has {len(self.train)} tables of train and {len(self.test)} of test. Add one.")
+        for position, table in enumerate(self.train):
+            if table.is_own_target and not table.source_mask_probability:
+                raise ValueError(
+                    f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
+                    "Set source_mask_probability, or name another column."
+                )
+        if self.dev_bleu_examples and not self.dev:
+            raise ValueError(f"dev_bleu_examples is {self.dev_bleu_examples}, and dev has no table.")

@@ -5,7 +5,6 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,12 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
-from finetuning.data.rows import names_of, split_name
+from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, with_both_sides
+from finetuning.data.rows import split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
-from finetuning.run_folder import Predictions, RunFolder
+from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -33,9 +32,8 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import Diverged, check_weights, finite, train_seed
+from finetuning.training import check_weights, finite, train_seed
 from zoo_core.processes import main_first
-from zoo_core.tables import describe
 
 
 class TranslationTask(Task[TranslationRecipe]):
@@ -57,7 +55,6 @@ class TranslationTask(Task[TranslationRecipe]):
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
         recipe, opened = self.recipe, {}
-        check_tables(recipe)
         empty: dict[str, Counter] = {"train": Counter(), "dev": Counter()}
         for part in ("train", "dev", "test"):
             opened[part] = []
@@ -139,7 +136,7 @@ class TranslationTask(Task[TranslationRecipe]):
         encoded.protocol["training_rows"] = len(encoded.train)
         return encoded
 
-    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+    def check_run(self, data: TaskData) -> None:
         recipe = self.recipe
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
@@ -173,9 +170,7 @@ class TranslationTask(Task[TranslationRecipe]):
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
             if recipe.selection != "average":
-                steps = [state.best_global_step if recipe.selection == "dev_loss" else state.global_step]
-            if None in steps:
-                raise Diverged(seed, "the loss on dev was never finite")
+                steps = [state.global_step]
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
             hypotheses, scores = {}, {}
@@ -215,24 +210,6 @@ class TranslationTask(Task[TranslationRecipe]):
             },
             "curve": {str(record["seed"]): record["curve"] for record in records},
         }
-
-
-def check_tables(recipe: TranslationRecipe) -> None:
-    """Raises ValueError for faults of the tables that can be found before they are read."""
-    if not recipe.train or not recipe.test:
-        raise ValueError(f"The recipe has {len(recipe.train)} tables of train and {len(recipe.test)} of test. Add one.")
-    for position, table in enumerate(recipe.train):
-        if table.is_own_target and not table.source_mask_probability:
-            raise ValueError(
-                f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
-                "Set source_mask_probability, or name another column."
-            )
-    for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
-        pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))
-        for (position, table), (number, other) in pairs:
-            for one, another in itertools.product(tables_of(table), tables_of(other)):
-                if names_of(one) == names_of(another):
-                    raise ValueError(f"{part}.{position} and {later}.{number} both read {describe(one)}.")
 
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:

@@ -121,9 +121,8 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         save_strategy="steps",
         eval_steps=every,
         save_steps=every,
-        # the best one and the last one to resume from; or those of the mean and one that a signal saves between them
-        save_total_limit={"last": 1, "average": recipe.average_checkpoints + 1}.get(recipe.selection, 2),
-        metric_for_best_model="eval_loss" if recipe.selection == "dev_loss" else None,
+        # the last one; or those of the mean and one that a signal saves between them
+        save_total_limit=1 if recipe.selection == "last" else recipe.average_checkpoints + 1,
     )
 
 

@@ -1,8 +1,7 @@
-"""Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
+"""Tasks that train nothing: they evaluate the vectors of an unchanged model, by layer."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +10,10 @@ from accelerate import PartialState
 from transformers import AutoModel
 
 from finetuning.data.task_tables import PairData
-from finetuning.models import Start, describe_start
-from finetuning.run_folder import RunFolder, finish_seed
+from finetuning.run_folder import finish_seed
 from finetuning.tasks.base import Facts, Record, Task
 from finetuning.tasks.vectors.encoder import SentenceEncoder
-from finetuning.tasks.vectors.recipe import SEED, SentenceRecipe, VectorRecipe
+from finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe
 from modeling.checkpoints import load_whole
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
@@ -32,18 +30,6 @@ class VectorTask(Task[R]):
     """Scores of every layer, of every pair of languages by itself."""
 
     metric: tuple[str, str]  # name and version of what computes the scores
-    models: dict[int, Start]  # by seed: one for all, or the one whose name has the seed
-
-    def open(self) -> Start:
-        recipe = self.recipe
-        self.models = {
-            seed: describe_start(replace(recipe, model=recipe.model.replace(SEED, str(seed))), recipe.max_length)
-            for seed in recipe.seeds
-        }
-        first = self.models[recipe.seeds[0]]
-        # with one model per seed, each seed's record has the fingerprint
-        of_seeds = {"folder": recipe.model, "fingerprint": None} if SEED in recipe.model else {}
-        return first._replace(identity=first.identity | of_seeds)
 
     def encode(self, data: PairData) -> PairData:
         """Adds to the facts how scores are computed from a model's layers; the scores never select a layer."""
@@ -57,15 +43,8 @@ class VectorTask(Task[R]):
     def method(self) -> Facts:
         """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
 
-    def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
-        """Raises ValueError for a model that has been trained again since its seed was scored."""
-        for seed, model in self.models.items() if folder else ():
-            scored, now = folder.finished(seed), model.identity["fingerprint"]
-            if scored and (then := scored["model"]["fingerprint"]) != now:
-                raise ValueError(f"{folder.path} has scores of seed {seed} with weights {then[:15]}, now {now[:15]}.")
-
     def build(self, seed: int, data: PairData) -> Any:
-        path, _, tokenizer, identity = self.models[seed]
+        path, _, tokenizer, identity = self.start
         trusts, dtype = self.recipe.trust_remote_code, DTYPES[self.recipe.precision]
         with main_first():
             model = load_whole(AutoModel, path, identity["folder"], trusts, dtype=dtype)
@@ -87,7 +66,7 @@ class VectorTask(Task[R]):
         def work() -> dict[str, Found]:
             found = {}
             for name in list(data.pairs)[state.process_index :: state.num_processes]:
-                print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
+                print(f"{name}: layers {', '.join(map(str, facts['layers']))}")
                 scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
                 found[name] = [{"language": name, **score} for score in scores], counts, rows
             return found
@@ -96,7 +75,6 @@ class VectorTask(Task[R]):
         found = {name: by_pair[name] for name in data.pairs}
         record: Record = {
             "seed": seed,
-            "model": self.models[seed].identity,
             "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
             "metric": {"name": self.recipe.main_score, "module": module, "version": version},
             "scores": [score for scores, _, _ in found.values() for score in scores],
@@ -108,11 +86,9 @@ class VectorTask(Task[R]):
         return record
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
-        """Each seed may have a model of its own, whose fingerprints are joined by `+`."""
-        facts["counts"] = {str(record["seed"]): record["counts"] for record in records}
+        facts["counts"] = records[0]["counts"]
         return {
             "setting": "feature",
-            "model": {"fingerprint": "+".join(record["model"]["fingerprint"] for record in records)},
             "hyperparameters": {"batch_size": self.recipe.batch_size, "precision": self.recipe.precision},
         }
 

@@ -45,10 +45,6 @@ class SentenceEncoder:
         found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return [[token for token in ids if token not in special] for ids in found]
 
-    def is_cut(self, tokens: list[int]) -> bool:
-        """Whether a text of these tokens is longer than `max_length`."""
-        return len(tokens) > self.room
-
     @torch.inference_mode()
     def vectors(self, texts: list[list[int]], layers: list[int]) -> dict[int, torch.Tensor]:
         """(N, H) vectors on the CPU, in float32, of texts given as tokens, by layer; a mean of no states is zero."""
@@ -85,7 +81,8 @@ def vectors_by_layer(
 ) -> tuple[dict[str, Any], Iterator[tuple[int, torch.Tensor, torch.Tensor]]]:
     """How many texts of source and target are cut; and (layer, vectors (S, H), vectors (D, H)), a layer at a time."""
     sides = [encoder.tokens(side) for side in texts]
-    counts = {"max_length": encoder.max_length, "cut": [sum(map(encoder.is_cut, side)) for side in sides]}
+    cut = [sum(len(tokens) > encoder.room for tokens in side) for side in sides]
+    counts = {"max_length": encoder.max_length, "cut": cut}
     return counts, _by_layer(encoder, sides, layers)
 
 

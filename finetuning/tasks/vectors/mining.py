@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from finetuning.data.pair_tables import SIDES
-from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
+from finetuning.data.rows import has_text, names_of, read_table, split_name, typed_column, unique_ids, whole_file
 from finetuning.data.task_tables import DATA_SEED, PairData
-from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of

@@ -17,7 +17,6 @@ from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
 from zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
-SEED = "{seed}"
 POOLINGS = {
     "mean": "mean of its states, without those of special tokens",
     "mean_with_special_tokens": "mean of its states, counting those of special tokens",
@@ -26,12 +25,14 @@ POOLINGS = {
 
 
 @dataclass
-class LanguagePair:
-    """A pair of languages with a name."""
+class LanguagePairs:
+    """Pairs of languages: `{language}` in any text field is replaced by each of `languages`, if there are any."""
 
     source_language: str = option(MISSING, "language of the source, such as de or '{language}'; of links, the first")
     target_language: str = option(MISSING, "language of the target")
     note: str | None = option(None, NOTE)
+    languages: list[str] = option([], "values of `{language}` in all tables; each makes one pair of languages")
+    language_names: dict[str, str] = option({}, "value of `{language}` in tables if it is not the code: {sw: swh}")
 
     @property
     def name(self) -> str:
@@ -40,16 +41,8 @@ class LanguagePair:
 
 
 @dataclass
-class LanguagePairs(LanguagePair):
-    """Pairs of languages: `{language}` in any text field is replaced by each of `languages`."""
-
-    languages: list[str] = option([], "values of `{language}` in all tables; each makes one pair of languages")
-    language_names: dict[str, str] = option({}, "value of `{language}` in tables if it is not the code: {sw: swh}")
-
-
-@dataclass
 class VectorRecipe(TaskRecipe):
-    """Evaluation of a model's vectors, layer by layer; `{seed}` in model is replaced by each of `seeds`."""
+    """Evaluation of a model's vectors, layer by layer."""
 
     init_from: str | None = option(None, INIT_FROM)
     layer: Count | Literal["middle", "two_thirds"] | None = option(
@@ -65,15 +58,10 @@ class VectorRecipe(TaskRecipe):
         names = [pair.name for pair in expanded(self.pairs)]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"pairs has the pairs of languages {names}. Name at least one, and each only once.")
-        if self.init_from and SEED in self.model or len(self.seeds) > 1 and SEED not in self.model:
-            raise ValueError(
-                f"seeds is {self.seeds}, model {self.model} and init_from {self.init_from}. Write {{seed}} in place of "
-                "the seed in model, as in runs/xnli/seed-{seed}/model, if there are several, and then no init_from."
-            )
 
 
 @dataclass
-class AlignedPairs(LanguagePair):
+class AlignedPairs(LanguagePairs):
     """Sentences and their translations with gold links."""
 
     path: str | None = option(None, "folder of the files below: a path, or an id (owner/name) that hub_root mirrors")
@@ -108,6 +96,7 @@ class PublishedAlignment(Published):
 class WordAlignmentRecipe(VectorRecipe):
     """Word alignment with a model's vectors, by layer and method, compared with gold links."""
 
+    task_class = "vectors.word_alignment:WordAlignmentTask"
     main_score, task_type = "aer", "word-alignment"
     measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
@@ -136,7 +125,7 @@ class RetrievalPairs(LanguagePairs, EvaluationPairs):
 class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
-    main_score = "accuracy"
+    task_class, main_score = "vectors.retrieval:RetrievalTask", "accuracy"
     measures = "finding the translation of a sentence among many"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
@@ -178,7 +167,7 @@ class MiningPools(LanguagePairs, Pools):
 class MiningRecipe(SentenceRecipe):
     """Mining of translations with a model's vectors, layer by layer."""
 
-    main_score = "f1"
+    task_class, main_score = "vectors.mining:MiningTask", "f1"
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
@@ -187,4 +176,4 @@ class MiningRecipe(SentenceRecipe):
 
 def expanded(pairs: list[Any]) -> list[Any]:
     """Returns a table for each pair of languages, with the language in place of `{language}`."""
-    return [one for pair in pairs for one in [filled(pair, name) for name in getattr(pair, "languages", [])] or [pair]]
+    return [one for pair in pairs for one in [filled(pair, name) for name in pair.languages] or [pair]]

@@ -1,7 +1,6 @@
 """Word alignment: links words with the vectors of a model, by layer and method, and compares them with gold links."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
-from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
+from finetuning.tasks.vectors.recipe import WordAlignmentRecipe, expanded
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from zoo_core.tables import Table, table_fingerprint
@@ -21,12 +20,8 @@ from zoo_core.tables import Table, table_fingerprint
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
 
-@dataclass
-class AnnotatedPairs:
-    """Sentences of a language pair as lists of words, and the gold links by sentence number."""
-
-    sentences: list[tuple[list[str], list[str]]]
-    gold: dict[int, Gold]
+# sentences of a language pair as lists of words, and the gold links by sentence number
+AnnotatedPairs = tuple[list[tuple[Side, Side]], dict[int, Gold]]
 
 
 class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
@@ -45,7 +40,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     def read(self) -> PairData[AnnotatedPairs]:
         """Leaves out gold links past the words of their sentence; sentences without gold are not scored."""
         pairs, entries, warnings = {}, [], []
-        for pair in self.recipe.pairs:
+        for pair in expanded(self.recipe.pairs):
             *files, gold_file = map(str, pair.files(self.recipe.hub_root))
             sentences = list(PairReader(files, split=False))
             links = read_gold(gold_file, pair.gold_format, pair.gold_base)
@@ -58,7 +53,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
                 gold = {number: links for number, links in gold.items() if number % 2 == (pair.sentences == "odd")}
             if not any(of_sentence.possible for of_sentence in gold.values()):
                 raise ValueError(f"{gold_file} has no link for the sentences of {pair.name}. Is it the file of links?")
-            pairs[pair.name] = AnnotatedPairs(sentences, gold)
+            pairs[pair.name] = sentences, gold
             entries.append(
                 {
                     "path": pair.path or str(Path(pair.gold).parent),
@@ -74,8 +69,8 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
                     "left_out": left_out,
                 }
             )
-        rows = {name: len(pair.gold) for name, pair in pairs.items()}
-        facts = facts_of(entries, ["test"], rows, {name: chance_level(pair) for name, pair in pairs.items()})
+        rows = {name: len(gold) for name, (_, gold) in pairs.items()}
+        facts = facts_of(entries, ["test"], rows, {name: chance_level(*pair) for name, pair in pairs.items()})
         return PairData(facts, warnings, pairs)
 
     def method(self) -> Facts:
@@ -87,7 +82,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
 
     def evaluate(self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts) -> Found:
         """Every layer and method of a pair come from one forward pass."""
-        found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
+        found = sweep(aligner, *pair, facts["layers"], facts["methods"])
         scores = [
             {"method": method, "layer": layer, "metric": metric, "value": value}
             for method, by_layer in found.items()
@@ -128,9 +123,9 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
     )
 
 
-def chance_level(pair: AnnotatedPairs) -> dict[str, float]:
+def chance_level(sentences: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
     """Returns the scores of links along the diagonal."""
-    return score({n: position_links(*map(len, pair.sentences[n])) for n in pair.gold}, pair.gold)
+    return score({number: position_links(*map(len, sentences[number])) for number in gold}, gold)
 
 
 def position_links(source: int, target: int) -> list[tuple[int, int]]:
