@@ -86,6 +86,9 @@ def main(argv: list[str]) -> None:
         left_out: dict[str, str] = {}
         for name, recipe in list(recipes.items()) if options.skip_missing else ():
             try:
+                start = Path(getattr(recipe, "init_from", None) or "").name
+                if start in left_out and start not in recipes:
+                    raise FileNotFoundError(f"it starts from {start}, which is left out")
                 left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
             except FileNotFoundError as error:
                 left_out[name] = str(error)
@@ -133,7 +136,10 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         is_start = task.name in [other.init_from for other in suite.tasks]
         texts = [f"save_models={str(is_start).lower()}"] if recipe_class.is_trained else []
         texts += [*task.overrides, *(override for field, override in given if field in fitting)]
-        texts += [override.partition(".")[2] for field, override in given if field == task.name]
+        own = [override.partition(".")[2] for field, override in given if field == task.name]
+        if fixed := [one for one in own if one.startswith(("model=", "output_dir=", "init_from="))]:
+            raise ValueError(f"{task.name}.{fixed[0]}: a suite sets this field for all of its tasks.")
+        texts += own
         texts += [f"init_from={output / task.init_from}"] if task.init_from else []
         try:
             recipe = load_recipe(recipe_class, config, [*texts, f"output_dir={output / task.name}"])
@@ -159,7 +165,8 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
             names = languages or [getattr(recipe, "source_language", "")]
             found = [name for name in names if exists(table, name, recipe.hub_root)]
             absent = [name for name in languages if name not in found]
-            missing += absent or [getattr(table, "name", None) or describe(table)] * (not found)
+            absent = absent or [getattr(table, "name", None) or describe(table)] * (not found)
+            missing += [f"{name} (training rows)" if part == "train" else name for name in absent]
             if languages:
                 table.languages = found
             if not found:
@@ -230,12 +237,12 @@ def shown_of(suite: Suite, found: Tasks) -> dict[str, list[pandas.Series]]:
 def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
     """By task and AVERAGE: the mean over shown scores, languages and the tasks that have results, as XTREME.
 
-    The average is taken seed by seed, with the seeds of the first trained task. A task that has other seeds, such as
-    one that trains nothing, counts with its mean for each of these.
+    The average is taken seed by seed, where all trained tasks have the same seeds; a task that trains nothing counts
+    alike for each. Otherwise it is one number, without a deviation.
     """
     scores = {name: sum(shown) / len(shown) for name, shown in shown_of(suite, found).items()}
-    first = next((name for name in scores if found[name].protocol.training_data), next(iter(scores)))
-    seeds = scores[first].index
+    trained = [of.index for name, of in scores.items() if found[name].protocol.training_data]
+    seeds = trained[0] if trained and all(of.equals(trained[0]) for of in trained) else pandas.Index([0])
     by_seed = {name: of if of.index.equals(seeds) else of.mean() for name, of in scores.items()}
     average = pandas.DataFrame(by_seed, index=seeds).mean(axis=1)
     return {name: summary(of) for name, of in {**scores, AVERAGE: average}.items()}
