@@ -119,7 +119,7 @@ def draw(runs: dict[str, Results], path: Path) -> None:
     """Draws scores over layers (XLM-Align, Figure 2; MetaXLM, Figures 3, 4), BLEU over steps, or bars by language.
 
     Over layers, each language has a panel, or their average alone if they are many. There, each run has a line; of one
-    run, each method and metric.
+    run, each method.
     """
     first = next(iter(runs.values()))
     curves = {
@@ -128,15 +128,13 @@ def draw(runs: dict[str, Results], path: Path) -> None:
         for seed, curve in results.get("curve", {}).items()
     }
     if first.layers[1:]:
-        lines = {run: (results, None, None) for run, results in runs.items()}
+        lines = {run: (results, None) for run, results in runs.items()}
         if len(runs) == 1:
-            lines = {
-                f"{method}, {metric}": (first, metric, method) for method in first.methods for metric in first.metrics
-            }
+            lines = {method: (first, method) for method in first.methods}
         panels = {
             name: {
-                line: {layer: results.of(name, metric, method, layer) for layer in results.layers}
-                for line, (results, metric, method) in lines.items()
+                line: {layer: results.of(name, None, method, layer) for layer in results.layers}
+                for line, (results, method) in lines.items()
             }
             for name in (first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE])
         }
