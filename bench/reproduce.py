@@ -180,7 +180,7 @@ def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
 
 
 def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[str, Job]:
-    """The jobs of some claims by name, each after those that it needs: claim by claim, in it seed by seed."""
+    """Returns the jobs of some claims by name. A job is behind those that it needs; a claim has its seeds in order."""
     jobs: dict[str, Job] = {}
 
     def add(module: str, work: Work, name: str, folder: Path, result: str, *own: str) -> None:

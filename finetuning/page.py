@@ -207,7 +207,7 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
 
 
 def print_data(task: str, lines: list[dict[str, Any]], data: "Data") -> None:
-    """Prints lines of counts without those that are 0 everywhere, and how many rows, or words, have each label."""
+    """Prints the columns of counts that are not all 0, and the number of rows or words with each label."""
     table = pandas.DataFrame(lines)
     table = table.loc[:, table.astype(bool).any()].astype(str)
     print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)

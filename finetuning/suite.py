@@ -112,8 +112,9 @@ def load_suite(name: str) -> tuple[Suite, Path]:
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str] | None) -> dict[str, TaskRecipe]:
     """Returns the recipes of the chosen tasks and of those that they start from, with the overrides.
 
-    Fine-tuned models are kept if another task starts from them, or if an override asks for it. Raises ValueError for an
-    unknown task, an override of a field that no recipe has, without a model, and as `load_recipe`.
+    A fine-tuned model is kept if another task starts from it, or if an override sets `save_models`. Raises ValueError
+    for an unknown task, a field that no recipe has, a field of one task that the suite sets for all, without a model,
+    and as `load_recipe`.
     """
     given = [(override.partition("=")[0].partition(".")[0], override) for override in overrides]
     values = dict(override.split("=", 1) for override in overrides if "=" in override)

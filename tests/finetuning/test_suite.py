@@ -106,8 +106,8 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     ("arguments", "named"),
     [
         (("trainin.epochs=1",), "Did you mean 'training'"),
-        (("retrieval.max_length=512", "--tasks", "retrieval"), "max_length is 512"),
         (("--tasks", "topic"), "--tasks has 'topic'"),
+        (("topics.output_dir=elsewhere",), "topics.output_dir"),
         (("output_dir={model}",), "{model}"),  # a folder of something else
     ],
 )

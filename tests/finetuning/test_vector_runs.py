@@ -199,12 +199,12 @@ def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_p
     more += [{"id": "empty", "text": " \u200b"}, {"id": "null", "text": None}]
     gold = [("again", 21), ("empty", 21), ("nowhere", 22), ("s22", 9999)]
     part = pools(slice(20, 60), source=more, gold=[{"s": s, "t": t} for s, t in gold])
-    main([*mined, mining_of({**part, "dev": pools(DEV, "dev")})])
+    main([*mined, mining_of({**part, "dev": pools(slice(0, 22), "dev")})])
     results = read_results(tmp_path / "out")
     protocol, warnings = results["protocol"], results["warnings"]
     assert protocol["pool_sizes"] == {"xx-en": [40, 40]} and protocol["evaluated_rows"] == {"xx-en": 13}
     assert protocol["evaluation_data"][0]["not_in_pools"] == 3
-    assert "xx-en: 3 gold pairs are not in the pools" in "\n".join(warnings)
+    assert any("xx-en: 3 gold pairs" in line for line in warnings) and any("xx-en: 4 texts" in line for line in warnings)
 
 
 def test_read_pools_of_the_pairs_alone(mined, tmp_path):

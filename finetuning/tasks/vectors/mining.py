@@ -49,7 +49,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return "mining_f1", load_metric("mining_f1").version
 
     def read(self) -> PairData[tuple[Pool, Pool]]:
-        """The pools on whose gold the threshold is fitted, and those that are evaluated."""
+        """Reads the pools: those of dev, whose gold pairs give the threshold, and those that are evaluated."""
         recipe, pools = self.recipe, {}
         entries, dev_entries, warnings, held_out = [], [], [], 0.0
         for table in expanded(recipe.pairs):
