@@ -1,4 +1,4 @@
-"""Whose code runs: no command runs the code of a checkpoint unless it is trusted."""
+"""Whose code runs: a checkpoint's code leaves a file where it runs, and only trusted code does."""
 
 import importlib
 import json

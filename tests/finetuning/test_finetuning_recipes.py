@@ -1,4 +1,4 @@
-"""Every fine-tuning recipe: it parses, names real tables and published rows, and says its command."""
+"""Every fine-tuning recipe against the values that the papers print; it parses and says its command."""
 
 import functools
 import re

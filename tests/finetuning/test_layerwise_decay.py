@@ -1,4 +1,4 @@
-"""Layer-wise decay of the learning rate: every parameter of every model and head, along the schedule and resumed."""
+"""Layer-wise decay against the formula's rates: every parameter of every model and head, also resumed."""
 
 import importlib
 import re

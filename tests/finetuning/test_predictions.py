@@ -1,4 +1,4 @@
-"""predictions/: a row for each evaluated one, in order, of the selected checkpoint; there whenever scores.json is."""
+"""predictions/: a row for each evaluated one, in order; their scores are those of results.json."""
 
 import json
 

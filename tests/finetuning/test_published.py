@@ -1,4 +1,4 @@
-"""The papers' tables: they are consistent, and their rows can be found."""
+"""The papers' tables against each other: printed averages are those of their rows."""
 
 import statistics
 

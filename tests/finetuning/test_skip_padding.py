@@ -1,4 +1,4 @@
-"""Models of the zoo compute nothing at padding, in training, alignment and retrieval: the same links and vectors."""
+"""Models of the zoo compute nothing at padding: links and vectors are those of the padded batch."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The steps of an epoch, however they are divided; all languages in one pass; what depends on the seed."""
+"""The steps of an epoch against those of one process; all languages in one pass against each alone."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""CA-MLM: who may move which prediction, what is computed how often, and where no gradient goes."""
+"""CA-MLM against XLM-R's decoder and the four losses alone; who may move which prediction."""
 
 import pytest
 import torch

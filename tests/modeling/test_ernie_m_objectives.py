@@ -1,4 +1,4 @@
-"""CAMLM and BTMLM: who may move which prediction, padded and packed; what is generated, and where no gradient goes."""
+"""CAMLM and BTMLM against MLM and TLM of the same rows; which changed input may move which prediction."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Knowledge distillation of MetaXLM's baseline XLM+KD: what is learned from a teacher's answers."""
+"""Knowledge distillation of MetaXLM's baseline XLM+KD, against Hinton's formulas for its loss and gradient."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Denoising word alignment: the labels, the queries, what is learned, and where no gradient flows."""
+"""Denoising word alignment against plain loops of the paper's equations: labels, queries, loss, gradient."""
 
 import pytest
 import torch
