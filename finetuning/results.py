@@ -30,19 +30,6 @@ OUTCOMES = (
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
 
 
-class Protocol(dict):
-    """The facts that decide whether scores can be compared: which data were read, and how scores were computed.
-
-    Keys are attributes too, also in the dictionaries within (`protocol.metric.name`). A missing fact is None.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # which copy and pickle look for
-            raise AttributeError(name)
-        value = self.get(name)
-        return Protocol(value) if type(value) is dict else value
-
-
 def summary(scores: Iterable[float]) -> Summary:
     """Returns scores with their mean and standard deviation (n - 1), which is None for a single score."""
     scores = list(map(float, scores))
@@ -71,11 +58,6 @@ class Results(dict):
     """
 
     @cached_property
-    def protocol(self) -> Protocol:
-        """Which data were read and how the scores were computed."""
-        return Protocol(self["protocol"])
-
-    @cached_property
     def _tables(self) -> dict[tuple[str | None, int | None, str], pandas.DataFrame]:
         """By method, layer and metric: a row a seed, a column a language, and their AVERAGE.
 
@@ -101,7 +83,7 @@ class Results(dict):
     @property
     def metric(self) -> str:
         """The main metric."""
-        return self.protocol.metric.name
+        return self["protocol"]["metric"]["name"]
 
     @property
     def metrics(self) -> list[str]:
@@ -111,7 +93,7 @@ class Results(dict):
     @property
     def methods(self) -> list[str | None]:
         """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
-        return self._values("method", self.protocol.method)
+        return self._values("method", self["protocol"].get("method"))
 
     @property
     def layers(self) -> list[int | None]:
@@ -130,23 +112,24 @@ class Results(dict):
 
     @property
     def is_higher_better(self) -> bool:
-        return self.protocol.metric.get("greater_is_better", True)
+        return self["protocol"]["metric"].get("greater_is_better", True)
 
     @property
     def setting(self) -> str:
         """The setting as in headings, which separate plug-in and plug-out runs."""
-        return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
+        return self["setting"] + (", plug-in" if self["protocol"].get("plug_in") else "")
 
     @property
     def title(self) -> str:
         """Task, metric and split."""
         lower = "" if self.is_higher_better else " (lower is better)"
-        return f"{self['task']}, {self.metric}{lower} on {self.protocol.evaluated_split}"
+        return f"{self['task']}, {self.metric}{lower} on {self['protocol']['evaluated_split']}"
 
     def table(self, metric: str | None = None, method: str | None = None, layer: int | None = None) -> pandas.DataFrame:
         """Scores with a row a seed and a column a language or mean, by default those that are reported."""
-        own = self.protocol
-        return self._tables[method or own.method, own.layer if layer is None else layer, metric or self.metric]
+        own = self["protocol"]
+        layer = own.get("layer") if layer is None else layer
+        return self._tables[method or own.get("method"), layer, metric or self.metric]
 
     def of(
         self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None
@@ -175,10 +158,10 @@ class Results(dict):
         """The source language's score minus the mean of the others; None if nothing is transferred."""
         return self.of(GAP)["mean"] if GAP in self.table() else None
 
-    def chance(self, language: str, metric: str | None = None) -> float | None:
-        """Returns the score of guessing; None if the protocol does not have it."""
-        levels, metric = self.protocol.chance or {}, metric or self.metric
-        found = {name: of[metric] for name, of in levels.items() if metric in of}
+    def chance(self, language: str) -> float | None:
+        """Returns the main score of guessing; None if the protocol does not have it."""
+        levels = self["protocol"].get("chance", {})
+        found = {name: of[self.metric] for name, of in levels.items() if self.metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
     def frame(self, **columns: Any) -> pandas.DataFrame:

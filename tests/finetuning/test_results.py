@@ -7,7 +7,7 @@ import pytest
 from finetuning.data.task_tables import table_warnings
 from finetuning.page import score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
-from finetuning.results import Protocol, load_results
+from finetuning.results import load_results
 from finetuning.tasks.base import scores_of
 from finetuning.tasks.registry import task_of
 from tests.finetuning.test_compare import made_up
@@ -40,7 +40,7 @@ def task_results(rows, chance, *seeds):
     facts |= {"chance": dict.fromkeys(seeds[0], {"accuracy": chance}), "max_length": 128}
     recipe = load_recipe(Recipe, None, [*RECIPE, "evaluation=[{path: b}]"])
     model = {"folder": "runs/m/model", "fingerprint": "sha256:0", "type": "veco"}
-    return task_of(recipe).results(model, Protocol(facts), records, ["a warning of the data"])
+    return task_of(recipe).results(model, facts, records, ["a warning of the data"])
 
 
 def test_results_chance_warnings_name_the_seed():
