@@ -9,7 +9,7 @@ import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, OTHERS, Results, run_name, summary, with_deviation
+from finetuning.results import AVERAGE, Results, run_name, summary, with_deviation
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import write_csv, write_json
 
@@ -66,7 +66,7 @@ def as_cells(corner: str, columns: dict[str, dict[str, str]]) -> Cells:
 
 
 def score_table(results: Results) -> Cells:
-    """Header and rows: languages or pairs, their average and the transfer gap; scores, chance, published scores.
+    """Header and rows: languages or pairs, and means over them; scores, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
@@ -75,15 +75,13 @@ def score_table(results: Results) -> Cells:
     places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
     places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
     rows = {}
-    for name, (method, layer) in itertools.product(results.with_average, places):
+    for name, (method, layer) in itertools.product(results.figures, places):
         where = f" ({method}, layer {layer})" if places[1:] else ""
         rows[name, method, layer] = (f"**{name}**" if name == AVERAGE else name) + where
     columns = {
         metric: {row: with_deviation(results.of(name, metric, *place)) for (name, *place), row in rows.items()}
         for metric in results.metrics
     }
-    if (gap := results.transfer_gap) is not None:
-        columns[results.metric][f"gap ({results['source_language']} - {OTHERS})"] = f"{gap:.1f}"
     chance = {row: results.chance(name) for (name, *_), row in rows.items()}
     columns["guessing"] = {row: f"{score:.1f}" for row, score in chance.items() if score is not None}
     for item, reference in published:

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -174,27 +173,24 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def train_seed(
-    trainer: Trainer,
-    recipe: TrainedRecipe,
-    size: str,
-    evaluated: Callable[[], tuple[dict[str, Any], Predictions]],
-    folder: Path,
-) -> "Record":
+class Diverged(ValueError):
+    """A seed's training has diverged."""
+
+
+def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` describes the training data. `evaluated` then makes what a kind of task records, and the predictions. Leaves
-    scores.json, predictions/ and, if it is to be kept, model/ in `folder`, and removes the checkpoints. Returns what
-    scores.json holds. Raises `Stopped` after a signal, once the step is saved.
+    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, and `Diverged` for
+    weights that are not numbers.
     """
-    main, model = PartialState().is_main_process, trainer.accelerator.unwrap_model(trainer.model)
+    model, seed = trainer.accelerator.unwrap_model(trainer.model), trainer.args.seed
     trainer.add_callback(SeedCallback())
     if recipe.training.gradient_checkpointing:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     resumed = next(map(str, reversed(complete_checkpoints(Path(trainer.args.output_dir)).values())), None)
-    PartialState().print(f"seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    PartialState().print(f"seed {seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
     state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
     if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
         trainer.state = state
@@ -203,19 +199,32 @@ def train_seed(
     else:
         with held_signals():
             trainer.train(resume_from_checkpoint=resumed)
-    outcome, predictions = evaluated()
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise Diverged(
+            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
+            "or raise training.warmup_steps, and name another output_dir."
+        )
+
+
+def finish_training(
+    trainer: Trainer, recipe: TrainedRecipe, folder: Path, record: dict[str, Any], predictions: Predictions
+) -> "Record":
+    """Leaves scores.json, predictions/ and, if it is to be kept, model/ in the seed's folder, and removes checkpoints.
+
+    Returns what scores.json holds: what a kind of task records, and facts of the training.
+    """
     record = {
         "seed": trainer.args.seed,
-        **outcome,
+        **record,
         "steps": trainer.state.global_step,
         "selection_score": trainer.state.best_metric,
-        "parameters": model.num_parameters(),
+        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
         "history": finite(trainer.state.log_history),
     }
     if recipe.save_models:
         trainer.save_model(str(folder / "model"))
     PartialState().wait_for_everyone()
-    if main:
+    if PartialState().is_main_process:
         if recipe.save_models:
             forget_machine(folder / "model")
         finish_seed(folder, record, predictions)
@@ -227,19 +236,6 @@ def train_seed(
     PartialState().wait_for_everyone()
     release_memory(trainer)
     return record
-
-
-class Diverged(ValueError):
-    """A seed's training has diverged."""
-
-
-def check_weights(model: torch.nn.Module, seed: int) -> None:
-    """Raises `Diverged` for weights that are not numbers."""
-    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise Diverged(
-            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
-            "or raise training.warmup_steps, and name another output_dir."
-        )
 
 
 def finite(value: Any) -> Any:
