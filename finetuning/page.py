@@ -100,12 +100,12 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, path, model = folder / "scores.png", folder / "results", results["model"]
+    picture, table, model = folder / "scores.png", score_table(results), results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
-    draw({run_name(model["folder"]): results}, picture)
     lines = [*lines_of(results), f"model: {model['folder']} ({model['fingerprint'][:19]})"]
     lists = {"Warnings": warnings_of(results), "Protocol": lines}
-    write_page(path, title, score_table(results), lists, picture, [results.frame()])
+    draw({run_name(model["folder"]): results}, picture)
+    write_page(folder / "results", title, table, lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 

@@ -29,8 +29,6 @@ class RunFolder:
         """Raises ValueError for a folder that is not empty without `resume`, or holds another run."""
         self.path, self.recipe, self.model = Path(recipe.output_dir), recipe, model
         self.facts: dict[str, Any] | None = None
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output_dir {self.path} is a file. Name a folder.")
         was_killed = not (self.path / "recipe.yaml").exists() and "sessions" in read_json(self.path / "run.json", {})
         held = not_own(self.path, BEFORE_START + r"|run\.json" * was_killed)
         if not held:

@@ -111,7 +111,7 @@ def load_suite(name: str) -> tuple[Suite, Path]:
 
 
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str] | None) -> dict[str, TaskRecipe]:
-    """Returns the recipes of the chosen tasks and of those that they start from, with the overrides.
+    """Returns the recipes of the chosen tasks, by default of all, with the overrides.
 
     A fine-tuned model is kept if another task starts from it, or if an override sets `save_models`. Raises ValueError
     for an unknown task, a field that no recipe has, a field of one task that the suite sets for all, without a model,
@@ -122,14 +122,12 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     if "model" not in values:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     output = Path(values.get("output_dir", Path("runs") / run_name(values["model"]) / path.stem))
-    names, starts = [task.name for task in suite.tasks], {task.name: task.init_from for task in suite.tasks}
-    if len(starts) < len(names):
+    names, starts = [task.name for task in suite.tasks], {task.init_from for task in suite.tasks}
+    if len({*names}) < len(names):
         raise ValueError(f"{path} has several tasks of one name. Give each its own.")
     if unknown := [name for name in chosen or () if name not in names]:
         raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], names)}")
-    wanted, known, recipes = {*(chosen or names)}, {*names}, {}
-    for name in reversed(names):  # what a task starts from is before it
-        wanted |= {starts[name]} if name in wanted else set()
+    known, recipes = {*names}, {}
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
         recipe_class = KINDS[kind_of(["--config", config])]
@@ -138,7 +136,7 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         own = [override.partition(".")[2] for field, override in given if field == task.name]
         if fixed := [one for one in own if one.startswith(("model=", "output_dir=", "init_from="))]:
             raise ValueError(f"{task.name}.{fixed[0]}: a suite sets this field for all of its tasks.")
-        kept = [f"save_models={str(task.name in starts.values()).lower()}"] if recipe_class.is_trained else []
+        kept = [f"save_models={str(task.name in starts).lower()}"] if recipe_class.is_trained else []
         of_all = [override for field, override in given if field in fitting]
         place = [f"output_dir={output / task.name}"]
         place += [f"init_from={output / task.init_from}"] if task.init_from else []
@@ -146,7 +144,7 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
             recipe = load_recipe(recipe_class, config, [*kept, *task.overrides, *of_all, *own, *place])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
-        recipes |= {task.name: recipe} if task.name in wanted else {}
+        recipes |= {task.name: recipe} if task.name in (chosen or names) else {}
     if unused := [field for field, _ in given if field not in known]:
         raise ValueError(f"No recipe has the field {unused[0]!r}. {nearest(unused[0], sorted(known))}")
     return recipes
