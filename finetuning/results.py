@@ -203,24 +203,23 @@ def read_results(folder: str | Path) -> Results:
 
 
 def differences(runs: dict[str, Results]) -> list[str]:
-    """Returns the differences between the runs in training and evaluation, one line each."""
-    facts = {name: _facts(results) for name, results in runs.items()}
-    lines = []
-    for field in dict.fromkeys(field for of_run in facts.values() for field in of_run):
-        values = {name: json.dumps(of_run.get(field)) for name, of_run in facts.items()}
-        if len(set(values.values())) > 1:
-            lines.append(f"{field}: " + "; ".join(f"{name} {value}" for name, value in values.items()))
-    return lines
+    """Returns the differences between the runs in training and evaluation, one line each, without outcomes and seeds.
 
-
-def _facts(results: Results) -> dict[str, Any]:
-    """Protocol and hyperparameters as `protocol.selection.rule` and the like, without outcomes and seeds."""
-    nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
-    (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
-    for field, value in flat.items():
-        if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
-            flat[field] = [(table["config"], table["split"], table["fingerprint"]) for table in value]
-    return {field: value for field, value in flat.items() if not re.match(OUTCOMES, field)}
+    A line begins with a field of protocol or hyperparameters, as `protocol.selection.rule`.
+    """
+    texts: dict[str, dict[str, str]] = {}
+    for run, results in runs.items():
+        nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
+        (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
+        for field, value in flat.items():
+            if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
+                value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
+            texts.setdefault(field, dict.fromkeys(runs, "null"))[run] = json.dumps(value)
+    return [
+        f"{field}: " + "; ".join(f"{run} {text}" for run, text in by_run.items())
+        for field, by_run in texts.items()
+        if len({*by_run.values()}) > 1 and not re.match(OUTCOMES, field)
+    ]
 
 
 def run_name(folder: str | Path) -> str:

@@ -86,8 +86,7 @@ def main(argv: list[str]) -> None:
         left_out: dict[str, str] = {}
         for name, recipe in list(recipes.items()) if options.skip_missing else ():
             try:
-                start = Path(recipe.init_from or "").name
-                if start in left_out and start not in recipes:
+                if (start := Path(recipe.init_from or "").name) in left_out.keys() - recipes.keys():
                     raise FileNotFoundError(f"it starts from {start}, which is left out")
                 left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
             except FileNotFoundError as error:
@@ -155,21 +154,19 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
 
     No rows are read. Raises FileNotFoundError if no table is left to train on, or to evaluate.
     """
-    missing: list[str] = []
+    missing, source = [], getattr(recipe, "source_language", "")
     parts = [part for part in ("train", "evaluation", "pairs", "test") if hasattr(recipe, part)]
     for part in parts:
         tables = getattr(recipe, part)
         for table in list(tables):
-            languages = getattr(table, "languages", [])
-            names = languages or [getattr(recipe, "source_language", "")]
-            found = [name for name in names if exists(table, name, recipe.hub_root)]
-            absent = [name for name in languages if name not in found]
-            absent = absent or [getattr(table, "name", None) or describe(table)] * (not found)
-            missing += [f"{name} (training rows)" if part == "train" else name for name in absent]
-            if languages:
-                table.languages = found
-            if not found:
+            names = getattr(table, "languages", []) or [""]  # "" is the table of one language
+            absent = [name for name in names if not exists(table, name or source, recipe.hub_root)]
+            shown = [name or getattr(table, "name", None) or describe(table) for name in absent]
+            missing += [f"{name} (training rows)" if part == "train" else name for name in shown]
+            if absent == names:
                 tables.remove(table)
+            elif absent:
+                table.languages = [name for name in names if name not in absent]
         if not tables:
             raise FileNotFoundError(f"does not exist, in `{part}`: {', '.join(missing)}")
     reason = f"does not exist: {', '.join(missing)}" if missing else ""
@@ -183,7 +180,7 @@ def exists(part: Any, language: str, hub_root: str | None, split: str = "train")
     """Whether all tables and files of a part of a recipe can be found; `split` is that of a table without one."""
     import datasets
 
-    part = filled(part, language) if language and hasattr(part, "language_names") else part
+    part = filled(part, language) if hasattr(part, "language_names") else part
     split, inner = getattr(part, "split", None) or split, filter(is_dataclass, vars(part).values())
     files = part.files(hub_root) if hasattr(part, "files") else []
     if not all(file.is_file() for file in files) or not all(exists(one, language, hub_root, split) for one in inner):
