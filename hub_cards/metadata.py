@@ -154,9 +154,8 @@ def _index_entries(content: Results) -> list[EvalResult]:
     several = {"average": content.average} if content.names[1:] else {}
     protocol, seeds = content["protocol"], f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"
     differs = f" ({', '.join(protocol['differs'])})" if protocol.get("differs") else ""
-    how = content.setting.replace("_", "-")
-    if "layer" in protocol:
-        how = f"{protocol['method']} at layer {protocol['layer']}"
+    is_of_layer = "layer" in protocol
+    how = "{method} at layer {layer}".format(**protocol) if is_of_layer else content.setting.replace("_", "-")
     return [
         EvalResult(
             task_type=KINDS[content["kind"]].task_type,

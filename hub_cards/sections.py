@@ -76,9 +76,8 @@ def task(record: Record) -> dict[str, Any]:
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
     for content in record.own:
-        lines.append(
-            f"Trained in: {', '.join(metadata.trained_in(content))} ({content['protocol']['training_rows']:,} rows)"
-        )
+        rows = content["protocol"]["training_rows"]
+        lines.append(f"Trained in: {', '.join(metadata.trained_in(content))} ({rows:,} rows)")
         lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")
     path = record.base_model or metadata.start_of(record)
     base = _link(path) + (f" ({plain(record.base_note)})" if record.base_note else "") if path else ""
@@ -240,8 +239,8 @@ def _title(content: Results) -> str:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    several = len(content.names)
-    of = ("" if content.is_higher_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
+    of = "" if content.is_higher_better else " (lower is better)"
+    of += f", mean of {len(content.names)}" if content.names[1:] else ""
     return f"{content.metric} {with_deviation(content.average)}{of}"
 
 
@@ -269,8 +268,7 @@ def scores(contents: list[Results]) -> dict[str, Any]:
             ]
         )
         if "layer" in protocol:
-            rule = protocol["selection"]["rule"]
-            layer = f"layer {protocol['layer']} of {protocol['depth']} ({rule}), not chosen on these data"
+            layer = "layer {layer} of {depth} ({selection[rule]}), not chosen on these data".format(**protocol)
             rule = f" (links by `{protocol['method']}`)" if content["kind"] == "word_alignment" else ""
             layers.setdefault(layer, []).append(f"`{content['task']}`{rule}")
         for language, entry in content.languages.items():  # a pair with English counts as its other language
