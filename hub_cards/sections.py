@@ -75,10 +75,9 @@ def task(record: Record) -> dict[str, Any]:
     ]
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
-    for content in record.own:
-        rows = content["protocol"]["training_rows"]
-        lines.append(f"Trained in: {', '.join(metadata.trained_in(content))} ({rows:,} rows)")
-        lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")
+    for own in record.own:
+        lines.append(f"Trained in: {', '.join(metadata.trained_in(own))} ({own['protocol']['training_rows']:,} rows)")
+        lines.append(f"Evaluated in: {', '.join(own.names)} ({_score(own)})")
     path = record.base_model or metadata.start_of(record)
     base = _link(path) + (f" ({plain(record.base_note)})" if record.base_note else "") if path else ""
     notes = [line for content in record.own for line in _fine_tuning(content, record.seed)]
