@@ -19,12 +19,13 @@ import pandas
 
 from finetuning.page import as_cells, draw, write_page
 from finetuning.plots import plot_bars
-from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results
+from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, with_deviation
 from zoo_core.command_line import CommandParser, user_errors
 
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
-Columns = dict[str, dict[str, Summary]]  # by run and row of the table
+# scores by run and row of the table, lines of what differs, and tables of all scores
+Compared = tuple[dict[str, dict[str, Summary]], list[str], list[pandas.DataFrame]]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,26 +42,29 @@ def main(argv: list[str] | None = None) -> None:
         if len({isinstance(content, Results) for content in contents.values()}) > 1:
             raise ValueError("The runs are of tasks and of suites. Compare tasks, or suites.")
         options.output.mkdir(parents=True, exist_ok=True)
-        if isinstance(contents[options.run[0][0]], Results):
-            compare_tasks(contents, options.output / "comparison")
+        path, first = options.output / "comparison", contents[options.run[0][0]]
+        if isinstance(first, Results):
+            title, columns, lines, frames = first.title, *compare_tasks(contents, path)
         else:
-            compare_suites(contents, dict(options.run), options.output / "comparison")
+            title, columns, lines, frames = "Suites", *compare_suites(contents, dict(options.run), path)
+        texts = {run: {name: with_deviation(entry) for name, entry in of.items()} for run, of in columns.items()}
+        lists = {"What differs between the runs": lines}
+        write_page(path, title, as_cells("", texts), lists, path.with_suffix(".png"), frames)
 
 
-def compare_tasks(runs: dict[str, Results], path: Path) -> None:
-    """Compares runs of one task. Raises ValueError for other tasks or languages."""
+def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
+    """Compares runs of one task, and draws them. Raises ValueError for other tasks or languages."""
     compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in runs.items()}
     if len(set(compared.values())) > 1:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
-    first = next(iter(runs.values()))
     draw(runs, path.with_suffix(".png"))
     columns = {run: of.figures for run, of in runs.items()}
-    write(first.title, columns, differences(runs), [of.frame(run=run) for run, of in runs.items()], path)
+    return columns, differences(runs), [of.frame(run=run) for run, of in runs.items()]
 
 
-def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> None:
-    """Compares runs of one suite. Raises ValueError for tasks that were measured otherwise."""
-    columns: Columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
+def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Compared:
+    """Compares runs of one suite, and draws them. Raises ValueError for tasks that were measured otherwise."""
+    columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
     bars = {run: {name: entry for name, entry in of.items() if name != AVERAGE} for run, of in columns.items()}
     missing, frames = [], []
     for task in dict.fromkeys(name for of in bars.values() for name in of):
@@ -70,14 +74,7 @@ def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path
         if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
     plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
-    write("Suites", columns, missing, frames, path)
-
-
-def write(title: str, columns: Columns, lines: list[str], frames: list[pandas.DataFrame], path: Path) -> None:
-    """Writes comparison.md and comparison.csv, and shows the table."""
-    names = dict.fromkeys(name for of in columns.values() for name in of)
-    cells = as_cells([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
-    write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
+    return columns, missing, frames
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Pages, tables and the plot of results, made from a results.json and the published rows that it names."""
 
+import itertools
 import re
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, OTHERS, Results, Summary, run_name, summary, with_deviation
+from finetuning.results import AVERAGE, Results, run_name, summary, with_deviation
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import write_csv, write_json
 
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     from finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
-MOST_LABELS = 8  # that are shown of data, the commonest ones
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 
 
 def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     """The published rows that the results name, with their scores."""
-    metric = "target_to_source" if results["kind"] == "retrieval" else results.metric
-    return [
-        (item, look_up(item, results["task"], results["kind"], metric, results.names)) for item in results["published"]
-    ]
+    task = results["task"], results["kind"], results.metric, results.names
+    return [(item, look_up(item, *task)) for item in results["published"]]
 
 
 def lines_of(results: Results) -> list[str]:
@@ -36,11 +33,13 @@ def lines_of(results: Results) -> list[str]:
 
 def warnings_of(results: Results) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
-    lines, own, found = list(results["warnings"]), results.protocol, [of for _, of in references_of(results)]
-    if own.fine_tuned_before:
-        lines.append(f"the model was fine-tuned before, on {', '.join(own.fine_tuned_before)}")
-    poolings = dict.fromkeys(of.pooling for of in found if own.pooling and of.pooling not in (None, own.pooling))
-    differs = [*(own.differs or []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in poolings)]
+    lines, own, found = list(results["warnings"]), results["protocol"], [of for _, of in references_of(results)]
+    if own["fine_tuned_before"]:
+        lines.append(f"the model was fine-tuned before, on {', '.join(own['fine_tuned_before'])}")
+    poolings = dict.fromkeys(
+        of.pooling for of in found if "pooling" in own and of.pooling not in (None, own["pooling"])
+    )
+    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in poolings)]
     if found and differs:
         lines.append(f"published scores were measured in another way: {', '.join(differs)}")
     return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
@@ -60,45 +59,40 @@ def is_at_chance(results: Results) -> bool:
     return any(" is at chance in " in line for line in results["warnings"])
 
 
-def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
-    """Header and rows of figures by place and name; a figure may be missing."""
-    names = dict.fromkeys(name for of in rows.values() for name in of)
-    return [*corner, *names], [
-        [*map(str, place), *(with_deviation(of[name]) if name in of else "" for name in names)]
-        for place, of in rows.items()
-    ]
+def as_cells(corner: str, columns: dict[str, dict[str, str]]) -> Cells:
+    """Header and rows of columns, each with texts by row; some may be missing."""
+    rows = dict.fromkeys(row for of in columns.values() for row in of)
+    return [corner, *columns], [[row, *(of.get(row, "") for of in columns.values())] for row in rows]
 
 
 def score_table(results: Results) -> Cells:
-    """Header and rows: languages or pairs, their average and the transfer gap; scores, chance, published scores.
+    """Header and rows: languages or pairs, and means over them; scores, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
-    own, main, published = results.protocol, results.metric, references_of(results)
-    places = [(method, own.layer) for method in results.methods]
+    own, published = results["protocol"], references_of(results)
+    places = [(method, own.get("layer")) for method in results.methods]
     places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
     places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
-    rows: list[dict[str, str]] = []
-    for language, (method, layer) in product(results.with_average, places):
-        row = {"language": f"**{language}**" if language == AVERAGE else language}
-        row |= {"method": method if results.methods[1:] else "", "layer": "" if layer is None else str(layer)}
-        row |= {metric: with_deviation(results.of(language, metric, method, layer)) for metric in results.metrics}
-        chance = results.chance(language)
-        row["guessing"] = "" if chance is None else f"{chance:.1f}"
-        for item, reference in published:
-            where = f" ({item['method']}, layer {item['layer']})" if "method" in item else ""
-            fits = (item.get("method", method), item.get("layer", layer)) == (method, layer)
-            for number, (metric, figures) in enumerate(reference.scores.items()):
-                average = None if number else reference.average
-                figure = average if language == AVERAGE else figures.get(language)
-                title = ("" if metric == main else f"{metric}: ") + reference.title + where
-                # with two decimals where the paper has them
-                row[title] = f"{figure:.2f}".removesuffix("0") if fits and figure is not None else ""
-        rows.append(row)
-    if (gap := results.transfer_gap) is not None:
-        rows.append({"language": f"gap ({results['source_language']} - {OTHERS})", main: f"{gap:.1f}"})
-    columns = [column for column in rows[0] if any(row.get(column) for row in rows)]
-    return columns, [[row.get(column, "") for column in columns] for row in rows]
+    rows = {}
+    for name, (method, layer) in itertools.product(results.figures, places):
+        where = f" ({method}, layer {layer})" if places[1:] else ""
+        rows[name, method, layer] = (f"**{name}**" if name == AVERAGE else name) + where
+    columns = {
+        metric: {row: with_deviation(results.of(name, metric, *place)) for (name, *place), row in rows.items()}
+        for metric in results.metrics
+    }
+    chance = {row: results.chance(name) for (name, *_), row in rows.items()}
+    columns["guessing"] = {row: f"{score:.1f}" for row, score in chance.items() if score is not None}
+    for item, reference in published:
+        place = [item.get("method", own.get("method")), item.get("layer", own.get("layer"))]
+        where = f" ({item['method']}, layer {item['layer']})" if "method" in item else ""
+        for metric, figures in reference.scores.items():
+            title = ("" if metric == results.metric else f"{metric}: ") + reference.title + where
+            figures_there = {row: figures.get(name) for (name, *at), row in rows.items() if at == place}
+            # with two decimals where the paper has them
+            columns[title] = {row: f"{of:.2f}".removesuffix("0") for row, of in figures_there.items() if of is not None}
+    return as_cells("language", {title: of for title, of in columns.items() if of})
 
 
 def write_results(results: Results, folder: Path) -> None:
@@ -106,12 +100,12 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, path, model = folder / "scores.png", folder / "results", results["model"]
+    picture, table, model = folder / "scores.png", score_table(results), results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
-    draw({run_name(model["folder"]): results}, picture)
     lines = [*lines_of(results), f"model: {model['folder']} ({model['fingerprint'][:19]})"]
     lists = {"Warnings": warnings_of(results), "Protocol": lines}
-    write_page(path, title, score_table(results), lists, picture, [results.frame()])
+    draw({run_name(model["folder"]): results}, picture)
+    write_page(folder / "results", title, table, lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 
@@ -121,30 +115,27 @@ def draw(runs: dict[str, Results], path: Path) -> None:
     Over layers, each language has a panel, or their average alone if they are many. There, each run has a line; of one
     run, each method.
     """
-    first = next(iter(runs.values()))
-    curves = {
-        f"{run}, seed {seed}": {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
-        for run, results in runs.items()
-        for seed, curve in results.get("curve", {}).items()
-    }
+    first, curves = next(iter(runs.values())), {}
+    for run, results in runs.items():
+        for seed, curve in results.get("curve", {}).items():
+            points = {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
+            curves |= {f"{run}, seed {seed}": points} if points else {}
     if first.layers[1:]:
-        lines = {run: (results, None) for run, results in runs.items()}
-        if len(runs) == 1:
-            lines = {method: (first, method) for method in first.methods}
+        lines = [(run, results, None) for run, results in runs.items()]
+        lines = lines if lines[1:] else [(method, first, method) for method in first.methods]
         panels = {
             name: {
                 line: {layer: results.of(name, None, method, layer) for layer in results.layers}
-                for line, (results, method) in lines.items()
+                for line, results, method in lines
             }
             for name in (first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE])
         }
-        plot_lines(panels, path, first.title, f"layer (reported: {first.protocol.layer})", "score (%)")
-    elif any(curves.values()):
-        plot_lines(
-            {"": {name: curve for name, curve in curves.items() if curve}}, path, first.title, "steps", "dev BLEU"
-        )
+        labels = f"layer (reported: {first['protocol']['layer']})", "score (%)"
+    elif curves:
+        panels, labels = {"": curves}, ("steps", "dev BLEU")
     else:
-        plot_bars({run: results.languages for run, results in runs.items()}, path, first.title, "score (%)")
+        return plot_bars({run: results.languages for run, results in runs.items()}, path, first.title, "score (%)")
+    plot_lines(panels, path, first.title, *labels)
 
 
 def table_names(entries: list[dict[str, Any]]) -> str:
@@ -198,7 +189,7 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
     console = Console(highlight=False)
     screen = Table(*table[0], title=title)
     for row in table[1]:
-        screen.add_row(*(cell.strip("*") for cell in row))
+        screen.add_row(*(cell.replace("**", "") for cell in row))
     console.print(screen)
     for note in notes:
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
@@ -207,20 +198,13 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
 
 
 def print_data(task: str, lines: list[dict[str, Any]], data: "Data") -> None:
-    """Prints the columns of counts that are not all 0, and the number of rows or words with each label."""
+    """Prints the columns of counts that are not all 0, and how many rows or words have each label."""
+    if names := getattr(data, "label_names", None):
+        parts = {"train": {"all": data.train}, "dev": data.dev, "evaluation": data.evaluation}
+        for line in lines:
+            labels = pandas.Series(parts[line["part"]][line["language"]]["labels"][:]).explode().value_counts()
+            counts = (f"{names[label]} {count:,}" for label, count in labels.items() if label != IGNORED)
+            line["labels"] = ", ".join(counts)
     table = pandas.DataFrame(lines)
     table = table.loc[:, table.astype(bool).any()].astype(str)
     print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)
-    if not getattr(data, "label_names", None):
-        return
-    counts = {
-        (part, language): pandas.Series(rows["labels"][:]).explode().value_counts()
-        for part, by_language in (("train", {"all": data.train}), ("dev", data.dev), ("evaluation", data.evaluation))
-        for language, rows in by_language.items()
-    }
-    table = pandas.DataFrame(counts).drop(IGNORED, errors="ignore").fillna(0).astype(int)
-    table = table.sort_values(("train", "all"), ascending=False, kind="stable")[:MOST_LABELS]
-    table = table.set_axis([data.label_names[number] for number in table.index]).T.reset_index(
-        names=["part", "language"]
-    )
-    print_table(f"{task}: labels", ([*table], table.astype(str).to_numpy().tolist()), [])

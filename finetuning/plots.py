@@ -13,15 +13,14 @@ from zoo_core.plots import figure_of, line_styles
 def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: str | Path, title: str, label: str) -> None:
     """Bars with the standard deviation over seeds and a point a seed, as {group: {name: summary}}."""
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
-    thickness, colors = 0.8 / len(groups), line_styles(groups)
+    thickness = 0.8 / len(groups)
     note = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed"
     with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as (_, grid):
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
             places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
             means, spread = [e["mean"] for e in bars.values()], [e["sd"] or 0.0 for e in bars.values()]
-            style = {"label": group, "color": colors[group]["color"]}
-            bar = axes.barh(places, means, thickness, xerr=spread if any(spread) else None, capsize=2, **style)
+            bar = axes.barh(places, means, thickness, xerr=spread if any(spread) else None, capsize=2, label=group)
             axes.bar_label(bar, fmt="%.1f", padding=4, fontsize=8)
             for place, entry in zip(places, bars.values(), strict=True):  # a mean would hide a collapsed seed
                 axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)

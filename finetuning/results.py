@@ -30,19 +30,6 @@ OUTCOMES = (
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
 
 
-class Protocol(dict):
-    """The facts that decide whether scores can be compared: which data were read, and how scores were computed.
-
-    Keys are attributes too, also in the dictionaries within (`protocol.metric.name`). A missing fact is None.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # which copy and pickle look for
-            raise AttributeError(name)
-        value = self.get(name)
-        return Protocol(value) if type(value) is dict else value
-
-
 def summary(scores: Iterable[float]) -> Summary:
     """Returns scores with their mean and standard deviation (n - 1), which is None for a single score."""
     scores = list(map(float, scores))
@@ -71,11 +58,6 @@ class Results(dict):
     """
 
     @cached_property
-    def protocol(self) -> Protocol:
-        """Which data were read and how the scores were computed."""
-        return Protocol(self["protocol"])
-
-    @cached_property
     def _tables(self) -> dict[tuple[str | None, int | None, str], pandas.DataFrame]:
         """By method, layer and metric: a row a seed, a column a language, and their AVERAGE.
 
@@ -101,7 +83,7 @@ class Results(dict):
     @property
     def metric(self) -> str:
         """The main metric."""
-        return self.protocol.metric.name
+        return self["protocol"]["metric"]["name"]
 
     @property
     def metrics(self) -> list[str]:
@@ -111,7 +93,7 @@ class Results(dict):
     @property
     def methods(self) -> list[str | None]:
         """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
-        return self._values("method", self.protocol.method)
+        return self._values("method", self["protocol"].get("method"))
 
     @property
     def layers(self) -> list[int | None]:
@@ -130,23 +112,24 @@ class Results(dict):
 
     @property
     def is_higher_better(self) -> bool:
-        return self.protocol.metric.get("greater_is_better", True)
+        return self["protocol"]["metric"].get("greater_is_better", True)
 
     @property
     def setting(self) -> str:
         """The setting as in headings, which separate plug-in and plug-out runs."""
-        return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
+        return self["setting"] + (", plug-in" if self["protocol"].get("plug_in") else "")
 
     @property
     def title(self) -> str:
         """Task, metric and split."""
         lower = "" if self.is_higher_better else " (lower is better)"
-        return f"{self['task']}, {self.metric}{lower} on {self.protocol.evaluated_split}"
+        return f"{self['task']}, {self.metric}{lower} on {self['protocol']['evaluated_split']}"
 
     def table(self, metric: str | None = None, method: str | None = None, layer: int | None = None) -> pandas.DataFrame:
         """Scores with a row a seed and a column a language or mean, by default those that are reported."""
-        own = self.protocol
-        return self._tables[method or own.method, own.layer if layer is None else layer, metric or self.metric]
+        own = self["protocol"]
+        layer = own.get("layer") if layer is None else layer
+        return self._tables[method or own.get("method"), layer, metric or self.metric]
 
     def of(
         self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None
@@ -175,10 +158,10 @@ class Results(dict):
         """The source language's score minus the mean of the others; None if nothing is transferred."""
         return self.of(GAP)["mean"] if GAP in self.table() else None
 
-    def chance(self, language: str, metric: str | None = None) -> float | None:
-        """Returns the score of guessing; None if the protocol does not have it."""
-        levels, metric = self.protocol.chance or {}, metric or self.metric
-        found = {name: of[metric] for name, of in levels.items() if metric in of}
+    def chance(self, language: str) -> float | None:
+        """Returns the main score of guessing; None if the protocol does not have it."""
+        levels = self["protocol"].get("chance", {})
+        found = {name: of[self.metric] for name, of in levels.items() if self.metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
@@ -220,24 +203,23 @@ def read_results(folder: str | Path) -> Results:
 
 
 def differences(runs: dict[str, Results]) -> list[str]:
-    """Returns the differences between the runs in training and evaluation, one line each."""
-    facts = {name: _facts(results) for name, results in runs.items()}
-    lines = []
-    for field in dict.fromkeys(field for of_run in facts.values() for field in of_run):
-        values = {name: json.dumps(of_run.get(field)) for name, of_run in facts.items()}
-        if len(set(values.values())) > 1:
-            lines.append(f"{field}: " + "; ".join(f"{name} {value}" for name, value in values.items()))
-    return lines
+    """Returns the differences between the runs in training and evaluation, one line each, without outcomes and seeds.
 
-
-def _facts(results: Results) -> dict[str, Any]:
-    """Protocol and hyperparameters as `protocol.selection.rule` and the like, without outcomes and seeds."""
-    nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
-    (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
-    for field, value in flat.items():
-        if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
-            flat[field] = [(table["config"], table["split"], table["fingerprint"]) for table in value]
-    return {field: value for field, value in flat.items() if not re.match(OUTCOMES, field)}
+    A line begins with a field of protocol or hyperparameters, as `protocol.selection.rule`.
+    """
+    texts: dict[str, dict[str, str]] = {}
+    for run, results in runs.items():
+        nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
+        (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
+        for field, value in flat.items():
+            if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
+                value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
+            texts.setdefault(field, dict.fromkeys(runs, "null"))[run] = json.dumps(value)
+    return [
+        f"{field}: " + "; ".join(f"{run} {text}" for run, text in by_run.items())
+        for field, by_run in texts.items()
+        if len({*by_run.values()}) > 1 and not re.match(OUTCOMES, field)
+    ]
 
 
 def run_name(folder: str | Path) -> str:

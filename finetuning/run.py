@@ -54,13 +54,9 @@ def main(argv: list[str] | None = None) -> None:
 
         training.check_hardware(recipe.precision)
         if arguments.skip_missing:
-            from accelerate import PartialState
-
             from finetuning.suite import leave_out_missing
 
-            left_out = leave_out_missing(recipe)
-            if left_out and PartialState().is_main_process:
-                print(f"left out, {left_out}")
+            leave_out_missing(recipe)
         if arguments.check_data:
             return training.check_data(task_of(recipe))
         from zoo_core.run_folders import run_lock

@@ -16,9 +16,8 @@ from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses"}
-# what a start that is killed leaves half written, and a sweep that chose the run's values (`runs.py`)
-HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
-SWEEP = r"sweep(\.json)?"
+# what a start that is killed leaves half written, and the sweep that chose the run's values (`runs.py`)
+BEFORE_START = r"\.(run\.json|recipe\.yaml)\.\d+\.tmp|sweep"
 
 Predictions = dict[str, Iterable[dict[str, Any]]]  # by language or pair: the rows of its file
 
@@ -30,10 +29,8 @@ class RunFolder:
         """Raises ValueError for a folder that is not empty without `resume`, or holds another run."""
         self.path, self.recipe, self.model = Path(recipe.output_dir), recipe, model
         self.facts: dict[str, Any] | None = None
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output_dir {self.path} is a file. Name a folder.")
         was_killed = not (self.path / "recipe.yaml").exists() and "sessions" in read_json(self.path / "run.json", {})
-        held = not_own(self.path, rf"{HALF_WRITTEN}|{SWEEP}" + r"|run\.json" * was_killed)
+        held = not_own(self.path, BEFORE_START + r"|run\.json" * was_killed)
         if not held:
             if resume and PartialState().is_main_process:
                 print(f"nothing to resume in {self.path}: a new run starts.", file=sys.stderr)
@@ -58,7 +55,7 @@ class RunFolder:
             )
 
     def begin(self, facts: dict[str, Any], argv: list[str]) -> None:
-        """Writes recipe.yaml and run.json, with the data of `facts`. Raises ValueError if they have changed."""
+        """Writes recipe.yaml and run.json, with facts that a resumed run needs. Raises ValueError for changed data."""
         names = ("training_data", "evaluation_data")
         data = {name: facts[name] for name in names} | {"selection_data": facts["selection"].get("data")}
         if self.facts is not None:
@@ -68,16 +65,10 @@ class RunFolder:
         if state.is_main_process:
             self.path.mkdir(parents=True, exist_ok=True)
             earlier = self.facts["sessions"] if self.facts else []
-            sessions = [*earlier, run_facts(argv)]
-            write_json(self.path / "run.json", {"sessions": sessions, "model": self.model, "data": data})
+            run = {"sessions": [*earlier, run_facts(argv)], "model": self.model, "data": data}
+            write_json(self.path / "run.json", run | {"sweep": facts["selection"].get("sweep")})
             save_recipe(self.recipe, self.path / "recipe.yaml")
         state.wait_for_everyone()
-
-    def of_seed(self, seed: int) -> Path:
-        """Returns the folder of one seed."""
-        folder = self.path / f"seed-{seed}"
-        folder.mkdir(exist_ok=True)
-        return folder
 
     def finished(self, seed: int) -> dict[str, Any] | None:
         """Returns the scores of a finished seed, or None."""

@@ -30,12 +30,12 @@ import pandas
 from finetuning.page import as_cells, joint_warnings, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
-from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results, read_results
+from finetuning.results import GAP, OTHERS, Results, load_results, read_results, with_deviation
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import start_processes, stop_signals
-from zoo_core.provenance import read_json, write_json
+from zoo_core.provenance import read_json
 from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
@@ -91,7 +91,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
 
     A point is a run in <output_dir>/sweep/<point>, scored on the development rows that `selection` names. Evaluated
     rows are predicted only with the best point, the first of equal ones; a point that diverges is never the best. The
-    scores are in sweep.json, and the results say what they were chosen from.
+    results say what it was chosen from.
 
     Raises ValueError for a recipe that cannot be swept, for a folder that is not empty without `resume` or holds
     another run, and if every point diverges.
@@ -99,17 +99,18 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     from accelerate import PartialState
 
     from finetuning import training
-    from finetuning.run_folder import HALF_WRITTEN, not_empty
+    from finetuning.run_folder import not_empty
 
-    folder, points, scores = Path(recipe.output_dir), points_of(recipe), {}
-    recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
-    identity = [task_of(changed).begin().identity for changed in recipes.values()][0]
-    if not resume and (held := not_own(folder, HALF_WRITTEN)):
+    folder, scores = Path(recipe.output_dir), {}
+    points = {name: change_recipe(recipe, overrides) for name, overrides in points_of(recipe).items()}
+    for point in points.values():
+        task_of(point).begin()
+    if not resume and (held := not_own(folder, "")):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
-    for name, changed in recipes.items():
+    for name, point in points.items():
         place = {"output_dir": str(folder / "sweep" / name), "save_models": False}
-        own = replace(changed, **place, seeds=recipe.seeds[:1], sweep={})
+        own = replace(point, **place, seeds=recipe.seeds[:1], sweep={})
         try:
             is_begun = (Path(own.output_dir) / "run.json").is_file()
             scores[name] = training.run(task_of(own), is_begun, command, evaluate=False)[0]["selection_score"]
@@ -120,17 +121,14 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
     best = finite.idxmax()
     if PartialState().is_main_process:
-        found = [{"values": values, "score": finite.get(name)} for name, (values, _) in points.items()]
-        facts = {"fields": recipe.sweep, "model": identity["fingerprint"], "taken": points[best][0], "points": found}
-        write_json(folder / "sweep.json", facts)
         rows = [[name, f"{score:.2f}", "taken" * (name == best)] for name, score in finite.items()]
-        print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [], f"{folder}/sweep.json")
-    PartialState().wait_for_everyone()
-    training.run(task_of(recipes[best]), (folder / "recipe.yaml").is_file(), command)
+        print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [])
+    chosen_from = {"fields": recipe.sweep, "points": len(points), "score": finite[best]}
+    training.run(task_of(points[best]), (folder / "recipe.yaml").is_file(), command, sweep=chosen_from)
 
 
-def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
-    """The points of a recipe's `sweep` by name, as values and overrides; the last field changes fastest.
+def points_of(recipe: Recipe) -> dict[str, list[str]]:
+    """The points of a recipe's `sweep` by name, as overrides; the last field changes fastest.
 
     Raises ValueError for a recipe without `sweep` or development scores, and for fields that cannot be swept.
     """
@@ -146,7 +144,7 @@ def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
     for values in itertools.product(*grid.values()):
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
         overrides = [f"{field}={text}" for field, text in zip(grid, texts, strict=True)]
-        found[",".join(overrides).replace("training.", "")] = dict(zip(grid, values, strict=True)), overrides
+        found[",".join(overrides).replace("training.", "")] = overrides
     return found
 
 
@@ -216,20 +214,23 @@ def step_of(model: Path) -> int:
 def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
     """Writes runs.md, runs.csv and runs.png, and shows the table."""
     (keys, first), picture = found[0], folder / "runs.png"
-    figures = {tuple(own.values()): results.figures for own, results in found}
+    runs = {", ".join(map(str, own.values())): results for own, results in found}
     if "step" in keys:
         shown = first.with_average[-1:] if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
-        for ((run, step, *others), of), name in itertools.product(figures.items(), shown):
-            panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
+        for (own, results), name in itertools.product(found, shown):
+            line = ", ".join(value for key, value in own.items() if key != "step")
+            panels[name].setdefault(line, {})[own["step"]] = results.of(name)
         plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
     else:
-        means = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
-        table = pandas.DataFrame(means).T.drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
-        plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(keys))
-    warnings = joint_warnings({", ".join(map(str, own.values())): results for own, results in found})
-    frames = [results.frame(**own) for own, results in found]
-    write_page(folder / "runs", first.title, as_cells([*keys], figures), {"Warnings": warnings}, picture, frames)
+        means = {run: {name: of["mean"] for name, of in results.languages.items()} for run, results in runs.items()}
+        plot_heat_map(pandas.DataFrame(means).T, picture, first.title, "evaluated on", ", ".join(keys))
+    columns: dict[str, dict[str, str]] = {}
+    for run, results in runs.items():
+        for name, entry in results.figures.items():
+            columns.setdefault(name, {})[run] = with_deviation(entry)
+    frames, table = [results.frame(**own) for own, results in found], as_cells(", ".join(keys), columns)
+    write_page(folder / "runs", first.title, table, {"Warnings": joint_warnings(runs)}, picture, frames)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ score of a task is its mean over languages and shown metrics.
 """
 
 import re
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ import pandas
 from omegaconf import MISSING
 
 from finetuning.data.rows import filled
-from finetuning.page import joint_warnings, write_page
+from finetuning.page import as_cells, joint_warnings, write_page
 from finetuning.plots import plot_bars
-from finetuning.published import find, look_up, row_scores
+from finetuning.published import find, look_up
 from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
@@ -86,8 +86,7 @@ def main(argv: list[str]) -> None:
         left_out: dict[str, str] = {}
         for name, recipe in list(recipes.items()) if options.skip_missing else ():
             try:
-                start = Path(getattr(recipe, "init_from", None) or "").name
-                if start in left_out and start not in recipes:
+                if (start := Path(recipe.init_from or "").name) in left_out.keys() - recipes.keys():
                     raise FileNotFoundError(f"it starts from {start}, which is left out")
                 left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
             except FileNotFoundError as error:
@@ -98,7 +97,8 @@ def main(argv: list[str]) -> None:
         from finetuning.training import check_data
 
         for recipe in recipes.values():
-            check_data(task_of(replace(recipe, init_from=None) if recipe.init_from else recipe))
+            recipe.init_from = None  # that run is not made yet
+            check_data(task_of(recipe))
         for name, reason in left_out.items():
             print(f"{name}: {reason}")
 
@@ -110,7 +110,7 @@ def load_suite(name: str) -> tuple[Suite, Path]:
 
 
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str] | None) -> dict[str, TaskRecipe]:
-    """Returns the recipes of the chosen tasks and of those that they start from, with the overrides.
+    """Returns the recipes of the chosen tasks, by default of all, with the overrides.
 
     A fine-tuned model is kept if another task starts from it, or if an override sets `save_models`. Raises ValueError
     for an unknown task, a field that no recipe has, a field of one task that the suite sets for all, without a model,
@@ -121,32 +121,29 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     if "model" not in values:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     output = Path(values.get("output_dir", Path("runs") / run_name(values["model"]) / path.stem))
-    known = {task.name for task in suite.tasks}
-    if len(known) < len(suite.tasks):
+    names, starts = [task.name for task in suite.tasks], {task.init_from for task in suite.tasks}
+    if len({*names}) < len(names):
         raise ValueError(f"{path} has several tasks of one name. Give each its own.")
-    if unknown := [name for name in chosen or () if name not in known]:
-        raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], known)}")
-    wanted, recipes = {*(chosen or known)}, {}
-    for task in reversed(suite.tasks):  # what a task starts from is before it
-        wanted |= {task.init_from} if task.name in wanted else set()
+    if unknown := [name for name in chosen or () if name not in names]:
+        raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], names)}")
+    known, recipes = {*names}, {}
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
         recipe_class = KINDS[kind_of(["--config", config])]
         fitting = {item.name for item in fields(recipe_class)}
         known |= fitting
-        is_start = task.name in [other.init_from for other in suite.tasks]
-        texts = [f"save_models={str(is_start).lower()}"] if recipe_class.is_trained else []
-        texts += [*task.overrides, *(override for field, override in given if field in fitting)]
         own = [override.partition(".")[2] for field, override in given if field == task.name]
         if fixed := [one for one in own if one.startswith(("model=", "output_dir=", "init_from="))]:
             raise ValueError(f"{task.name}.{fixed[0]}: a suite sets this field for all of its tasks.")
-        texts += own
-        texts += [f"init_from={output / task.init_from}"] if task.init_from else []
+        kept = [f"save_models={str(task.name in starts).lower()}"] if recipe_class.is_trained else []
+        of_all = [override for field, override in given if field in fitting]
+        place = [f"output_dir={output / task.name}"]
+        place += [f"init_from={output / task.init_from}"] if task.init_from else []
         try:
-            recipe = load_recipe(recipe_class, config, [*texts, f"output_dir={output / task.name}"])
+            recipe = load_recipe(recipe_class, config, [*kept, *task.overrides, *of_all, *own, *place])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
-        recipes |= {task.name: recipe} if task.name in wanted else {}
+        recipes |= {task.name: recipe} if task.name in (chosen or names) else {}
     if unused := [field for field, _ in given if field not in known]:
         raise ValueError(f"No recipe has the field {unused[0]!r}. {nearest(unused[0], sorted(known))}")
     return recipes
@@ -157,21 +154,19 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
 
     No rows are read. Raises FileNotFoundError if no table is left to train on, or to evaluate.
     """
-    missing: list[str] = []
+    missing, source = [], getattr(recipe, "source_language", "")
     parts = [part for part in ("train", "evaluation", "pairs", "test") if hasattr(recipe, part)]
     for part in parts:
         tables = getattr(recipe, part)
         for table in list(tables):
-            languages = getattr(table, "languages", [])
-            names = languages or [getattr(recipe, "source_language", "")]
-            found = [name for name in names if exists(table, name, recipe.hub_root)]
-            absent = [name for name in languages if name not in found]
-            absent = absent or [getattr(table, "name", None) or describe(table)] * (not found)
-            missing += [f"{name} (training rows)" if part == "train" else name for name in absent]
-            if languages:
-                table.languages = found
-            if not found:
+            names = getattr(table, "languages", []) or [""]  # "" is the table of one language
+            absent = [name for name in names if not exists(table, name or source, recipe.hub_root)]
+            shown = [name or getattr(table, "name", None) or describe(table) for name in absent]
+            missing += [f"{name} (training rows)" if part == "train" else name for name in shown]
+            if absent == names:
                 tables.remove(table)
+            elif absent:
+                table.languages = [name for name in names if name not in absent]
         if not tables:
             raise FileNotFoundError(f"does not exist, in `{part}`: {', '.join(missing)}")
     reason = f"does not exist: {', '.join(missing)}" if missing else ""
@@ -185,7 +180,7 @@ def exists(part: Any, language: str, hub_root: str | None, split: str = "train")
     """Whether all tables and files of a part of a recipe can be found; `split` is that of a table without one."""
     import datasets
 
-    part = filled(part, language) if language and hasattr(part, "language_names") else part
+    part = filled(part, language) if hasattr(part, "language_names") else part
     split, inner = getattr(part, "split", None) or split, filter(is_dataclass, vars(part).values())
     files = part.files(hub_root) if hasattr(part, "files") else []
     if not all(file.is_file() for file in files) or not all(exists(one, language, hub_root, split) for one in inner):
@@ -242,7 +237,7 @@ def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
     alike for each. Otherwise it is one number, without a deviation.
     """
     scores = {name: sum(shown) / len(shown) for name, shown in shown_of(suite, found).items()}
-    trained = [of.index for name, of in scores.items() if found[name].protocol.training_data]
+    trained = [of.index for name, of in scores.items() if found[name]["protocol"]["training_data"]]
     seeds = trained[0] if trained and all(of.equals(trained[0]) for of in trained) else pandas.Index([0])
     by_seed = {name: of if of.index.equals(seeds) else of.mean() for name, of in scores.items()}
     average = pandas.DataFrame(by_seed, index=seeds).mean(axis=1)
@@ -256,13 +251,13 @@ def published_of(suite: Suite, found: Tasks) -> dict[str, dict[str, str]]:
     """
     columns: dict[str, dict[str, str]] = {}
     for item in map(asdict, suite.published):
-        table, row = find(**item)
-        scores = [row_scores(table, row, metric) for metric in table["metrics"]]
         cells = columns[", ".join(item.values())] = {}
         for task, results in found.items():
-            if look_up(item, task, results["kind"], results.metric, results.names).average is not None:
-                cells[task] = " / ".join(f"{of[task]:.1f}" for of in scores if task in of)
+            reference = look_up(item, task, results["kind"], results.metric, results.names)
+            if averages := [f"{of[AVERAGE]:.1f}" for of in reference.scores.values() if AVERAGE in of]:
+                cells[task] = " / ".join(averages)
                 results["published"] = [*results["published"], item]
+        table, row = find(**item)
         if set(table["columns"]) == set(cells):  # else its average is over other tasks
             cells[AVERAGE] = next((f"{average:.1f}" for average in row.get("average", {}).values()), "")
     return columns
@@ -275,8 +270,7 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     cells = {
         name: " / ".join(with_deviation(summary(of)) for of in shown) for name, shown in shown_of(suite, found).items()
     }
-    columns = [{**cells, AVERAGE: with_deviation(scores[AVERAGE])}, *published.values()]
-    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in (*names, AVERAGE)]
+    table = as_cells("task", {run: {**cells, AVERAGE: with_deviation(scores[AVERAGE])}, **published})
     missing = [name for name in names if name not in found]
     warnings = [*filter(None, [suite.note]), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []

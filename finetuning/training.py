@@ -6,12 +6,9 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import pandas
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import gather, release_memory
@@ -21,11 +18,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from finetuning.models import fine_tuned_on
 from finetuning.page import print_data, write_results
-from finetuning.recipe import TaskRecipe, TrainedRecipe
+from finetuning.recipe import TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
 from zoo_core.processes import Stopped, held_signals, received
-from zoo_core.provenance import forget_machine, read_json
+from zoo_core.provenance import forget_machine
 from zoo_core.recording import PROJECT, check_recording
 from zoo_core.run_folders import remove_own
 
@@ -35,17 +32,19 @@ if TYPE_CHECKING:
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 
 
-def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -> list["Record"]:
+def run(
+    task: "Task", resume: bool, command: list[str], evaluate: bool = True, sweep: dict[str, Any] | None = None
+) -> list["Record"]:
     """Runs the seeds that are not finished, and writes and shows the results; returns the seeds' records.
 
     Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
+    `sweep` is what the recipe's values were chosen from. A resumed run keeps it: results must not hide a selection.
     """
     recipe, start, is_shown = task.recipe, task.begin(), evaluate and PartialState().is_main_process
     folder = RunFolder(recipe, start.identity, resume)
     check_recording(recipe.tracker, None)
     data = task.encode(task.read())
-    # results name the values of --sweep that these were chosen from: they must not hide a selection
-    if sweep := sweep_facts(recipe, start.identity["fingerprint"]):
+    if sweep := sweep or (folder.facts or {}).get("sweep"):
         data.protocol["selection"]["sweep"] = sweep
     task.check_run(data)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
@@ -55,21 +54,11 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
     folder.begin(data.protocol, command)
     for seed in waiting:
         model = models.pop() if models else task.build(seed, data)
-        records[seed] = task.run_seed(seed, model, data, folder.of_seed(seed), evaluate)
+        records[seed] = task.run_seed(seed, model, data, folder.path / f"seed-{seed}", evaluate)
     if is_shown:
         data.protocol["fine_tuned_before"] = fine_tuned_on(start.config)
         write_results(task.results(start.identity, data.protocol, list(records.values()), data.warnings), folder.path)
     return list(records.values())
-
-
-def sweep_facts(recipe: TaskRecipe, fingerprint: str) -> dict[str, Any] | None:
-    """Returns what the sweep in the run folder tried and chose; None if it chose other values or another model."""
-    found = read_json(Path(recipe.output_dir) / "sweep.json", {})
-    (values,) = pandas.json_normalize(asdict(recipe)).to_dict("records")
-    if not found or found["model"] != fingerprint or any(values.get(k) != v for k, v in found["taken"].items()):
-        return None
-    score = next(point["score"] for point in found["points"] if point["values"] == found["taken"])
-    return {"fields": found["fields"], "points": len(found["points"]), "score": score}
 
 
 def check_data(task: "Task") -> None:
@@ -148,8 +137,8 @@ class SeedCallback(TrainerCallback):
         step, folder = state.global_step, Path(args.output_dir)
         if state.is_world_process_zero and args.save_strategy == SaveStrategy.STEPS:
             # a recipe averages regular checkpoints only, so one that a signal saved in between is removed
-            for path in trainer_checkpoints(folder):
-                if _step_of(path) % args.save_steps and _step_of(path) not in (step, state.best_global_step):
+            for saved, path in complete_checkpoints(folder).items():
+                if saved % args.save_steps and saved not in (step, state.best_global_step):
                     shutil.rmtree(path, ignore_errors=True)
         if self.signal:
             self._stop(f"seed {args.seed} is saved at step {step} in {folder}")
@@ -174,47 +163,34 @@ def _signal_of_any() -> signal.Signals | None:
     return number
 
 
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def complete_checkpoints(folder: Path) -> dict[int, Path]:
+    """The Trainer's checkpoints by step, oldest first: those with a trainer_state.json, which it writes last."""
+    found = {}
+    for file in folder.glob(f"*/{TRAINER_STATE_NAME}"):
+        if re.fullmatch(CHECKPOINT, file.parent.name):
+            with contextlib.suppress(OSError, TypeError, ValueError):  # of a damaged file
+                found[TrainerState.load_from_json(str(file)).global_step] = file.parent
+    return dict(sorted(found.items()))
 
 
-def trainer_checkpoints(folder: Path) -> list[Path]:
-    """Returns the Trainer's checkpoints in a folder, oldest first."""
-    found = (path for path in folder.glob("*") if re.fullmatch(CHECKPOINT, path.name) and path.is_dir())
-    return sorted(found, key=_step_of)
+class Diverged(ValueError):
+    """A seed's training has diverged."""
 
 
-def last_complete_checkpoint(folder: Path) -> str | None:
-    """Returns the newest complete checkpoint of the Trainer, which has a trainer_state.json."""
-
-    for path in reversed(trainer_checkpoints(folder)):
-        with contextlib.suppress(OSError, ValueError):
-            if read_json(path / TRAINER_STATE_NAME):
-                return str(path)
-    return None
-
-
-def train_seed(
-    trainer: Trainer,
-    recipe: TrainedRecipe,
-    size: str,
-    evaluated: Callable[[], tuple[dict[str, Any], Predictions]],
-    folder: Path,
-) -> "Record":
+def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` describes the training data. `evaluated` then makes what a kind of task records, and the predictions. Leaves
-    scores.json, predictions/ and, if it is to be kept, model/ in `folder`, and removes the checkpoints. Returns what
-    scores.json holds. Raises `Stopped` after a signal, once the step is saved.
+    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, and `Diverged` for
+    weights that are not numbers.
     """
-    main, model = PartialState().is_main_process, trainer.accelerator.unwrap_model(trainer.model)
+    model, seed = trainer.accelerator.unwrap_model(trainer.model), trainer.args.seed
     trainer.add_callback(SeedCallback())
     if recipe.training.gradient_checkpointing:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-    PartialState().print(f"seed {trainer.args.seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+    resumed = next(map(str, reversed(complete_checkpoints(Path(trainer.args.output_dir)).values())), None)
+    PartialState().print(f"seed {seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
     state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
     if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
         trainer.state = state
@@ -223,19 +199,32 @@ def train_seed(
     else:
         with held_signals():
             trainer.train(resume_from_checkpoint=resumed)
-    outcome, predictions = evaluated()
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise Diverged(
+            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
+            "or raise training.warmup_steps, and name another output_dir."
+        )
+
+
+def finish_training(
+    trainer: Trainer, recipe: TrainedRecipe, folder: Path, record: dict[str, Any], predictions: Predictions
+) -> "Record":
+    """Leaves scores.json, predictions/ and, if it is to be kept, model/ in the seed's folder, and removes checkpoints.
+
+    Returns what scores.json holds: what a kind of task records, and facts of the training.
+    """
     record = {
         "seed": trainer.args.seed,
-        **outcome,
+        **record,
         "steps": trainer.state.global_step,
         "selection_score": trainer.state.best_metric,
-        "parameters": model.num_parameters(),
+        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
         "history": finite(trainer.state.log_history),
     }
     if recipe.save_models:
         trainer.save_model(str(folder / "model"))
     PartialState().wait_for_everyone()
-    if main:
+    if PartialState().is_main_process:
         if recipe.save_models:
             forget_machine(folder / "model")
         finish_seed(folder, record, predictions)
@@ -247,19 +236,6 @@ def train_seed(
     PartialState().wait_for_everyone()
     release_memory(trainer)
     return record
-
-
-class Diverged(ValueError):
-    """A seed's training has diverged."""
-
-
-def check_weights(model: torch.nn.Module, seed: int) -> None:
-    """Raises `Diverged` for weights that are not numbers."""
-    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise Diverged(
-            f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
-            "or raise training.warmup_steps, and name another output_dir."
-        )
 
 
 def finite(value: Any) -> Any:

@@ -94,7 +94,7 @@ def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     tuned = (config.get("fine_tuned_on") or [""])[-1]
     reads_pairs = tuned.startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
     for content in record.own:
-        reads_pairs = content.protocol.texts == 2 if content.protocol.texts else reads_pairs
+        reads_pairs = content["protocol"]["texts"] == 2 if "texts" in content["protocol"] else reads_pairs
     masked = [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown]
     facts = dict(repo=repo, mask=mask, masked=masked, languages=shown, direction_known=direction_known)
     facts |= dict(first=known[first], second=known[second], first_code=first, second_code=second, pairs=reads_pairs)
@@ -107,7 +107,7 @@ def _layer(record: Record) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a text that says why."""
     scored = [content for kind in ("retrieval", "mining") for content in record.results if content["kind"] == kind]
     for content in scored[:1]:
-        layer, pooling, name = content.protocol.layer, content.protocol.pooling, content.with_average[-1]
+        layer, pooling, name = content["protocol"]["layer"], content["protocol"]["pooling"], content.with_average[-1]
         what = "state of <s>" if pooling == "cls" else "mean of the states"
         text = f"Uses the {what} of layer {layer}, as in the scores of {content['task']}."
         scores = {of: content.of(name, layer=of)["mean"] for of in content.layers} if content.layers[1:] else {}
@@ -125,8 +125,8 @@ def _alignment_layer(record: Record) -> tuple[int | None, str]:
     if (layer := record.config.get("word_alignment_layer")) is not None:
         return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
     for content in (reported(content) for content in record.results if content["kind"] == "word_alignment"):
-        layer = content.protocol.layer
-        is_scored = content.protocol.method == DEFAULT_METHOD
+        layer = content["protocol"]["layer"]
+        is_scored = content["protocol"]["method"] == DEFAULT_METHOD
         rule = "" if is_scored else f", but the rule `{DEFAULT_METHOD}`, not scored here"
         return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}{rule}."
     return None, text

@@ -45,7 +45,7 @@ def card_data(folder: Path, record: Record) -> ModelCardData:
         base_model_relation="finetune" if head and hub_id(base) else None,
         pipeline_tag=next((of for end, of in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
         datasets=[path for path in learned_data(record) if hub_id(path)] or None,
-        metrics=list(dict.fromkeys(content.protocol.metric.name for content in record.results)) or None,
+        metrics=list(dict.fromkeys(content.metric for content in record.results)) or None,
         eval_results=[entry for content in record.results for entry in _index_entries(reported(content))] or None,
     )
 
@@ -70,7 +70,7 @@ def pretrained_in(record: Record) -> list[str]:
 
 def trained_in(content: Results) -> list[str]:
     """The languages, or pairs, of a task's training rows."""
-    tables = content.protocol.training_data
+    tables = content["protocol"]["training_data"]
     return list(dict.fromkeys(name for table in tables for name in table.get("languages") or []))
 
 
@@ -112,7 +112,7 @@ def learned_corpora(record: Record) -> list[dict[str, Any]]:
 def learned_data(record: Record) -> list[str]:
     """The paths of all data that the weights learned from."""
     tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
-    tables += [table for content in record.own for table in content.protocol.training_data]
+    tables += [table for content in record.own for table in content["protocol"]["training_data"]]
     return list(dict.fromkeys(table["path"] for table in tables))
 
 
@@ -147,15 +147,15 @@ def _index_entries(content: Results) -> list[EvalResult]:
 
     The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
     """
-    tables = {code: table for table in content.protocol.evaluation_data for code in table["languages"]}
+    tables = {code: table for table in content["protocol"]["evaluation_data"] for code in table["languages"]}
     first = tables[content.names[0]]
     is_one = all(tables[name]["config"] == first["config"] for name in content.names)
     tables["average"] = {**first, "config": first["config"] if is_one else None}
     several = {"average": content.average} if content.names[1:] else {}
-    protocol, seeds = content.protocol, f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"
-    differs = f" ({', '.join(protocol.differs)})" if protocol.differs else ""
-    at_layer = f"{protocol.method} at layer {protocol.layer}"
-    how = content.setting.replace("_", "-") if protocol.layer is None else at_layer
+    protocol, seeds = content["protocol"], f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"
+    differs = f" ({', '.join(protocol['differs'])})" if protocol.get("differs") else ""
+    is_of_layer = "layer" in protocol
+    how = "{method} at layer {layer}".format(**protocol) if is_of_layer else content.setting.replace("_", "-")
     return [
         EvalResult(
             task_type=KINDS[content["kind"]].task_type,
@@ -163,8 +163,8 @@ def _index_entries(content: Results) -> list[EvalResult]:
             dataset_name=content["task"],
             dataset_config=tables[language]["config"],
             dataset_split=tables[language]["split"],
-            metric_type=protocol.metric.name,
-            metric_name=f"{protocol.metric.name}, {language}, {how}{differs}, {seeds}",
+            metric_type=content.metric,
+            metric_name=f"{content.metric}, {language}, {how}{differs}, {seeds}",
             metric_value=round(entry["mean"], 2),
         )
         for language, entry in {**content.languages, **several}.items()

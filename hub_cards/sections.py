@@ -75,9 +75,9 @@ def task(record: Record) -> dict[str, Any]:
     ]
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
-    for content in record.own:
-        lines.append(f"Trained in: {', '.join(metadata.trained_in(content))} ({content.protocol.training_rows:,} rows)")
-        lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")
+    for own in record.own:
+        lines.append(f"Trained in: {', '.join(metadata.trained_in(own))} ({own['protocol']['training_rows']:,} rows)")
+        lines.append(f"Evaluated in: {', '.join(own.names)} ({_score(own)})")
     path = record.base_model or metadata.start_of(record)
     base = _link(path) + (f" ({plain(record.base_note)})" if record.base_note else "") if path else ""
     notes = [line for content in record.own for line in _fine_tuning(content, record.seed)]
@@ -238,9 +238,9 @@ def _title(content: Results) -> str:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    metric, several = content.protocol.metric, len(content.names)
-    of = ("" if content.is_higher_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
-    return f"{metric.name} {with_deviation(content.average)}{of}"
+    of = "" if content.is_higher_better else " (lower is better)"
+    of += f", mean of {len(content.names)}" if content.names[1:] else ""
+    return f"{content.metric} {with_deviation(content.average)}{of}"
 
 
 def scores(contents: list[Results]) -> dict[str, Any]:
@@ -250,25 +250,25 @@ def scores(contents: list[Results]) -> dict[str, Any]:
     by_language: dict[str, dict[str, str]] = {}
     names: list[str] = []
     for content in contents:
-        protocol, source = content.protocol, content.get("source_language")
+        protocol, source = content["protocol"], content.get("source_language")
         name = content["task"] + " (lower is better)" * (not content.is_higher_better)
         names.append(name if name not in names else f"{name}, {len(names) + 1}")
-        setting = SETTINGS[content["setting"]].format(source) + (", plug-in" if protocol.plug_in else "")
+        setting = SETTINGS[content["setting"]].format(source) + (", plug-in" if protocol.get("plug_in") else "")
         mark = "†" * is_at_chance(content)
         rows.append(
             [
                 content["task"],
                 f"{KINDS[content['kind']].measures}; {setting}",
-                f"{protocol.metric.name} {with_deviation(content.average)}{mark}",
+                f"{content.metric} {with_deviation(content.average)}{mark}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
-                f"{sum(protocol.evaluated_rows.values()):,}",
+                f"{sum(protocol['evaluated_rows'].values()):,}",
                 str(len(content["seeds"])),
             ]
         )
-        if protocol.layer is not None:
-            layer = f"layer {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
-            rule = f" (links by `{protocol.method}`)" if content["kind"] == "word_alignment" else ""
+        if "layer" in protocol:
+            layer = "layer {layer} of {depth} ({selection[rule]}), not chosen on these data".format(**protocol)
+            rule = f" (links by `{protocol['method']}`)" if content["kind"] == "word_alignment" else ""
             layers.setdefault(layer, []).append(f"`{content['task']}`{rule}")
         for language, entry in content.languages.items():  # a pair with English counts as its other language
             cells = by_language.setdefault(language.removesuffix("-en").removeprefix("en-"), {})
@@ -314,7 +314,7 @@ def licenses(record: Record) -> dict[str, str]:
     measured = [
         t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"] if t["path"] not in learned
     ]
-    measured += [t["path"] for content in record.results for t in content.protocol.evaluation_data]
+    measured += [t["path"] for content in record.results for t in content["protocol"]["evaluation_data"]]
     rows = []
     for path in dict.fromkeys([*learned, *measured]):
         name = f"[{path}]({HUB}/datasets/{path})" if hub_id(path) else plain(metadata.plain_name(path))

@@ -19,9 +19,10 @@ from typing import Any
 
 import yaml
 
+from finetuning.results import AVERAGE
 from zoo_core.recipes import nearest
 
-FOLDER = Path(__file__).parent
+PAPERS = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
 # The pooling of XTREME's scripts (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py), which published rows have unless
 # they say otherwise.
 XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
@@ -29,26 +30,20 @@ XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
 
 @dataclass(frozen=True)
 class Reference:
-    """What a named row says about a task: scores in percent by metric and language, and its average."""
+    """What a named row says about a task: scores in percent by metric and language."""
 
     title: str  # paper, table and row
-    scores: dict[str, dict[str, float]]
-    average: float | None  # of the first metric; None if it is over other languages
+    scores: dict[str, dict[str, float]]  # with AVERAGE among the languages if that is over exactly ours
     pooling: str | None  # of sentence vectors, where it is known
     note: str | None
-
-
-def papers() -> list[str]:
-    """Returns the names of papers for `load`."""
-    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 @functools.cache
 def load(paper: str) -> dict[str, Any]:
     """Reads the tables of a paper. Raises ValueError for an unknown paper."""
-    if paper not in papers():
-        raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, papers())}")
-    return yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
+    if paper not in PAPERS:
+        raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, PAPERS)}")
+    return yaml.safe_load(PAPERS[paper].read_text(encoding="utf-8"))
 
 
 def find(paper: str, table: str, row: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -68,27 +63,32 @@ def row_scores(table: dict[str, Any], row: dict[str, Any], metric: str) -> dict[
 def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: list[str]) -> Reference:
     """Returns what the row `item` (`paper`, `table`, `row`) says about a task in some languages, or pairs.
 
-    If the columns of the table are tasks, the row gives the average. It is kept if it is over exactly `names`.
+    `metric` is the task's main one. If the columns of the table are tasks, the row gives the average.
     Raises ValueError for an unknown row, and a table without a score of the task.
     """
     table, row = find(item["paper"], item["table"], item["row"])
+    scores = {name: row_scores(table, row, name) for name in table["metrics"]}
     if table["columns_are"] == "tasks":
-        average, scores = row_scores(table, row, table["metrics"][0]).get(task), {metric: {}}
-        columns = languages_of(task, table)
+        columns, averages = languages_of(task, table), {name: of[task] for name, of in scores.items() if task in of}
     elif table.get("task") in (None, task, kind):
-        main = "accuracy" if kind == "retrieval" else metric  # papers search in one direction
-        average, columns = row.get("average", {}).get(main), table["columns"]
-        scores = {metric if name == main else name: row_scores(table, row, name) for name in (main, *table["metrics"])}
+        columns, averages = table["columns"], row.get("average", {})
     else:
         raise ValueError(
             f"published names {item['table']} of {table['task']}, and the task is {task}. Set published=null."
         )
     ours = {column: pair_of(column, names) for column in columns}
+    main = "target_to_source" if kind == "retrieval" else metric  # papers search in one direction
+    found: dict[str, dict[str, float]] = {}
+    for name, of in scores.items():
+        own = found[main if name in ("score", metric) else name] = {
+            ours[column]: score for column, score in of.items() if ours.get(column) in names
+        }
+        if name in averages and {*ours.values()} == {*names}:
+            own[AVERAGE] = averages[name]
     name = item["table"] + (f" (average: {row['average_from']})" if "average_from" in row else "")
     return Reference(
         f"{load(item['paper'])['paper']}, {name}, {item['row']}",
-        {of: {ours[c]: score for c, score in found.items() if ours[c] in names} for of, found in scores.items()},
-        average if {*ours.values()} == {*names} else None,
+        found,
         row.get("pooling", XTREME_POOLING.get(task)),
         " ".join(of["note"] for of in (table, row) if "note" in of) or None,
     )
@@ -96,7 +96,7 @@ def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: list
 
 def languages_of(task: str, table: dict[str, Any]) -> list[str]:
     """The languages of a task: the columns of a table of it, of the same paper if there is one."""
-    known = sorted((load(name)["tables"] for name in papers()), key=lambda tables: table not in tables)
+    known = sorted((load(name)["tables"] for name in PAPERS), key=lambda tables: table not in tables)
     return next((item["columns"] for tables in known for item in tables if item.get("task") == task), [])
 
 

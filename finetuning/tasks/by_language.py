@@ -22,10 +22,9 @@ from finetuning.data.task_tables import (
 )
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
-from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
-from finetuning.training import check_weights, train_seed, training_arguments
+from finetuning.training import finish_training, train_seed, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
@@ -212,20 +211,17 @@ class LanguageTask(Task[R]):
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
         recipe, (module, version) = self.recipe, self.metric
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-
-        def evaluated() -> tuple[Record, Predictions]:
-            check_weights(model, seed)
-            outcomes = trainer.outcomes() if evaluate else {}
-            record = {
-                "metric": {"name": recipe.main_score, "module": module, "version": version},
-                "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
-                "selected_step": trainer.state.best_global_step or trainer.state.global_step,
-                "fresh_parameters": model.fresh_parameters,
-            }
-            return record, {language: found.records for language, found in outcomes.items()}
-
         size = f"{data.protocol['training_rows']} training rows, {model.fresh_parameters['count']:,} new parameters"
-        return train_seed(trainer, recipe, size, evaluated, folder)
+        train_seed(trainer, recipe, size)
+        outcomes = trainer.outcomes() if evaluate else {}
+        record = {
+            "metric": {"name": recipe.main_score, "module": module, "version": version},
+            "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
+            "selected_step": trainer.state.best_global_step or trainer.state.global_step,
+            "fresh_parameters": model.fresh_parameters,
+        }
+        predictions = {language: found.records for language, found in outcomes.items()}
+        return finish_training(trainer, recipe, folder, record, predictions)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe

@@ -29,7 +29,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
-from finetuning.training import finite, last_complete_checkpoint
+from finetuning.training import complete_checkpoints, finite
 from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_compare import made_up
@@ -158,15 +158,15 @@ def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_cor
     assert "another model" in refused([*topics, "--resume"])
 
 
-def test_last_complete_checkpoint(tmp_path):
+def test_complete_checkpoints(tmp_path):
     states = {"-1": '{"global_step": 1}', "-2": '{"global_step": 2}', "-10": '{"global_s', "-12": None, "-12.bak": "{}"}
     for name, state in states.items():
         folder = tmp_path / f"checkpoint{name}"
         folder.mkdir()
         if state:
             (folder / "trainer_state.json").write_text(state)
-    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-    assert last_complete_checkpoint(tmp_path / "nowhere") is None
+    assert list(complete_checkpoints(tmp_path)) == [1, 2]
+    assert not complete_checkpoints(tmp_path / "nowhere")
 
 
 def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, refused):

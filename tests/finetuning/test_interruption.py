@@ -13,7 +13,7 @@ from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
-from finetuning.training import trainer_checkpoints
+from finetuning.training import complete_checkpoints
 from tests.finetuning.tasks import record_of, run_in, weights
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, save_recipe
@@ -98,7 +98,7 @@ def test_run_resumed_after_a_signal_gives_the_same_weights(settings, steps, drop
         said = stop_at(step, [*dropping_topics("stopped"), *settings, *resume])
         where = f"seed 1 is saved at step {step} in {folder}/seed-1/checkpoints"
         assert where in said and "stopped by SIGINT" in said and "--resume" in said and "Traceback" not in said
-        assert f"checkpoint-{step}" in [path.name for path in trainer_checkpoints(folder / "seed-1" / "checkpoints")]
+        assert step in complete_checkpoints(folder / "seed-1" / "checkpoints")
         assert not (folder / "seed-1" / "scores.json").exists()
         resume = ["--resume"]
     main([*dropping_topics("stopped"), *settings, *resume])

@@ -4,9 +4,9 @@ import statistics
 
 import pytest
 
-from finetuning.published import find, load, look_up, papers, row_scores
+from finetuning.published import PAPERS, find, load, look_up, row_scores
 
-TABLES = [(paper, table) for paper in papers() for table in load(paper)["tables"]]
+TABLES = [(paper, table) for paper in PAPERS for table in load(paper)["tables"]]
 
 KEYS = set("name scores setting quoted_from average average_from recomputed pooling note".split())
 
@@ -54,7 +54,7 @@ def test_published_averages_are_those_of_their_rows(paper, table):
 
 def test_published_tables_of_tasks_and_of_languages_agree():
     differing = set()
-    for paper in papers():
+    for paper in PAPERS:
         by_task = [table for table in load(paper)["tables"] if table["columns_are"] != "tasks"]
         for table in load(paper)["tables"]:
             for figures in table["rows"] if table["columns_are"] == "tasks" else []:
@@ -94,9 +94,9 @@ def test_look_up_scores_by_language_and_the_average_over_the_same_languages():
     columns = find(*XNLI.values())[0]["columns"]
     found = look_up(XNLI, "xnli", "classification", "accuracy", columns)
     assert found.title == "XLM-Align (ACL 2021), Table 18, XLM-Align base, zero-shot"
-    assert (found.scores["accuracy"]["ur"], found.average, found.note) == (66.6, 76.2, None)
+    assert (found.scores["accuracy"]["ur"], found.scores["accuracy"]["average"], found.note) == (66.6, 76.2, None)
     fewer = look_up(XNLI, "xnli", "classification", "accuracy", ["en", "de"])
-    assert list(fewer.scores["accuracy"]) == ["en", "de"] and fewer.average is None
+    assert list(fewer.scores["accuracy"]) == ["en", "de"]
 
 
 LARGE = "XLM-R large, cross-lingual transfer"
@@ -116,4 +116,4 @@ MLQA = {"en": 79.0, "es": 55.4, "de": 52.6, "hi": 36.1, "vi": 53.4, "zh": 42.2}
 )  # fmt: skip
 def test_look_up_scores_by_our_names(row, task, metric, names, scores, average):
     found = look_up(place(*row), *task.split(), metric, names)
-    assert (found.scores[metric], found.average) == (scores, average)
+    assert found.scores.get(metric, {}) == scores | ({"average": average} if average else {})

@@ -1,7 +1,6 @@
 """Many runs of one recipe: products, sweeps, resuming, and errors."""
 
 import csv
-import json
 import math
 import shutil
 
@@ -14,7 +13,7 @@ from finetuning.run import main as finetune
 from finetuning.runs import main
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import Diverged
-from tests.finetuning.tasks import Killed
+from tests.finetuning.tasks import Killed, record_of
 from zoo_core.recipes import load_recipe, save_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
@@ -33,9 +32,9 @@ def executed(monkeypatch):
     """The folders of the runs that were executed."""
     run, folders = finetuning.training.run, []
 
-    def counted(task, resume, command, evaluate=True):
+    def counted(task, resume, command):
         folders.append(task.recipe.output_dir.partition("/out/")[2])
-        return run(task, resume, command, evaluate)
+        return run(task, resume, command)
 
     monkeypatch.setattr(finetuning.training, "run", counted)
     return folders
@@ -64,7 +63,7 @@ def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed
             own = [float(row["value"]) for row in rows if (row["run"], row["source_language"]) == (name, source)]
             assert own == [score for entry in run.languages.values() for score in entry["scores"]]
             means = [run.of(of)["mean"] for of in ("zh", "en", "average", "mean of others", "transfer gap")]
-            assert f"| {name} | {source} | {' | '.join(f'{mean:.1f}' for mean in means)} |" in page
+            assert f"| {name}, {source} | {' | '.join(f'{mean:.1f}' for mean in means)} |" in page
     assert len(rows) == 8 and (out / "runs.png").stat().st_size > 5000
     assert not (out / "M/en/seed-1/model").exists()  # models are kept on demand
     del executed[:]
@@ -90,10 +89,6 @@ GRID = "sweep={training.learning_rate: [1e-3, 1e-2]}"
 NAMES = ["learning_rate=0.001", "learning_rate=0.01"]
 
 
-def sweep_of(folder):
-    return json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-
-
 @pytest.mark.slow
 def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_path, monkeypatch):
     argv, steps, predicted = [*topics, GRID, "--sweep"], [], []
@@ -114,22 +109,22 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
     finetune([*argv, "--resume"])
     assert steps[8:10] == [(1e-2, 3), (1e-2, 2)]  # from the checkpoint, and no point before
     out = tmp_path / "out"
-    found, results = sweep_of(out), read_results(out)
-    scores = [point["score"] for point in found["points"]]
-    best = found["points"][scores.index(max(scores))]
-    assert found["taken"] == best["values"] and found["fields"] == {"training.learning_rate": [1e-3, 1e-2]}
-    (rate,) = best["values"].values()
+    results, scores = (
+        read_results(out),
+        [record_of(out / "sweep" / name / "seed-1")["selection_score"] for name in NAMES],
+    )
+    rate = (1e-3, 1e-2)[scores.index(max(scores))]
     # the points' evaluated rows were not predicted; the best point's were, once a seed
     assert predicted == [rate] * 2 and results["seeds"] == [1, 2]
     assert results["hyperparameters"]["learning_rate"] == rate
     stamped = results["protocol"]["selection"]["sweep"]
-    assert stamped == {"fields": found["fields"], "points": 2, "score": best["score"]}
-    assert results["protocol"]["selection"]["scores"][0] == best["score"]  # the same seed again, the same score
+    assert stamped == {"fields": {"training.learning_rate": [1e-3, 1e-2]}, "points": 2, "score": max(scores)}
+    assert results["protocol"]["selection"]["scores"][0] == max(scores)  # the same seed again, the same score
 
     # again: nothing is trained, and a run that is resumed without --sweep says the same of its choice
     monkeypatch.setattr(FineTuningTrainer, "training_step", lambda self, *args, **kwargs: pytest.fail("trained"))
     finetune([*argv, "--resume"])
-    assert sweep_of(out) == found
+    assert read_results(out) == results
     finetune([*topics, f"training.learning_rate={rate}", "--resume"])
     assert read_results(out)["protocol"]["selection"]["sweep"] == stamped
 
@@ -141,8 +136,8 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
 def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
     dev, ran = dict(zip(NAMES, scores, strict=True)), []
 
-    def run(task, resume, command, evaluate=True):
-        ran.append((task.recipe.training.learning_rate, task.recipe.seeds))
+    def run(task, resume, command, evaluate=True, sweep=None):
+        ran.append((task.recipe.training.learning_rate, task.recipe.seeds, sweep and sweep["score"]))
         found = None if evaluate else dev[task.recipe.output_dir.rpartition("/")[2]]
         if isinstance(found, Exception):
             raise found
@@ -150,5 +145,5 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
 
     monkeypatch.setattr(finetuning.training, "run", run)
     finetune([*topics, GRID, "--sweep"])
-    assert ran == [(1e-3, [1]), (1e-2, [1]), (taken, [1, 2])]
-    assert sweep_of(tmp_path / "out")["taken"] == {"training.learning_rate": taken}
+    best = scores[(1e-3, 1e-2).index(taken)]
+    assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]

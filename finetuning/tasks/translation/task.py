@@ -20,7 +20,6 @@ from finetuning.data.rows import split_name
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
-from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -32,7 +31,7 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import check_weights, finite, train_seed
+from finetuning.training import finish_training, finite, train_seed
 from zoo_core.processes import main_first
 
 
@@ -165,34 +164,31 @@ class TranslationTask(Task[TranslationRecipe]):
             recipe=recipe,
             plan=plan,
         )
-
-        def evaluated() -> tuple[Record, Predictions]:
-            PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
-            state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
-            if recipe.selection != "average":
-                steps = [state.global_step]
-            average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
-            check_weights(model, seed)
-            hypotheses, scores = {}, {}
-            for pair, rows in data.evaluation.items():
-                hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
-                scores[pair] = trainer.score(pair, hypotheses[pair], rows["target"][:])
-            decoder = ("decoder_layers", "decoder_layer_indices", "tie_decoder")
-            record = {
-                "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
-                "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
-                "scores": scores_of(scores),
-                "selected_step": steps if len(steps) > 1 else steps[0],
-                "decoder": {name: getattr(model.config, name) for name in decoder},
-                "curve": [
-                    {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
-                    for entry in finite(state.log_history)
-                    if "eval_loss" in entry
-                ],
-            }
-            return record, {pair: _rows(data.evaluation[pair], own) for pair, own in hypotheses.items()}
-
-        return train_seed(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch", evaluated, folder)
+        train_seed(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
+        PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
+        state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
+        if recipe.selection != "average":
+            steps = [state.global_step]
+        average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
+        hypotheses, scores = {}, {}
+        for pair, rows in data.evaluation.items():
+            hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
+            scores[pair] = trainer.score(pair, hypotheses[pair], rows["target"][:])
+        decoder = ("decoder_layers", "decoder_layer_indices", "tie_decoder")
+        record = {
+            "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
+            "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
+            "scores": scores_of(scores),
+            "selected_step": steps if len(steps) > 1 else steps[0],
+            "decoder": {name: getattr(model.config, name) for name in decoder},
+            "curve": [
+                {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
+                for entry in finite(state.log_history)
+                if "eval_loss" in entry
+            ],
+        }
+        predictions = {pair: _rows(data.evaluation[pair], own) for pair, own in hypotheses.items()}
+        return finish_training(trainer, recipe, folder, record, predictions)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
