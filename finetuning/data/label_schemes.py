@@ -32,22 +32,31 @@ def join_label(mark: str, kind: str) -> str:
     return f"{mark}-{kind}" if kind else mark
 
 
-def split_label(label: str, form: str) -> tuple[str, str]:
-    """Returns the mark, as in IOBES, and the type of a label. Raises ValueError for a label of another form."""
-    if label in (OUTSIDE, UNLABELED):
-        return OUTSIDE, ""
-    if not (match := re.fullmatch(FORMS[form], label)):
-        raise ValueError(f"label {label!r} is not written as {form}.")
-    return IOBES[match["mark"]], match["kind"]
+def _split(label: str, form: str) -> tuple[str, str]:
+    """Returns the mark, as in IOBES, and the type of a label; `O` and no type for one that marks no span."""
+    match = re.fullmatch(FORMS[form], label)
+    return (IOBES[match["mark"]], match["kind"]) if match else (OUTSIDE, "")
+
+
+def iob2_names(labels: Sequence[str], form: str) -> list[str]:
+    """The labels in IOB2 with B- and I- of every type: IOB1 may lack the B- of a type, and IOBES its I-."""
+    parts = [_split(label, form) for label in labels]
+    names = [join_label({"S": "B", "E": "I"}.get(mark, mark), kind) for mark, kind in parts]
+    names += [join_label(mark, kind) for _, kind in parts if kind for mark in "BI"]
+    return list(dict.fromkeys(names))
 
 
 def to_iob2(labels: Sequence[str], form: str) -> list[str]:
-    """The labels of a sentence as IOB2, with the same spans; words without a label are outside of spans."""
+    """The labels of a sentence as IOB2, with the same spans, outside of which are words without a label.
+
+    A label of another form is kept, and is in no span.
+    """
     found, last, last_kind = [], OUTSIDE, ""
     for label in labels:
-        mark, kind = split_label(label, form)
+        mark, kind = _split(label, form)
         begins = mark in "BS" or last in "OES" or kind != last_kind
-        found.append(OUTSIDE if mark == OUTSIDE else join_label("B" if begins else "I", kind))
+        outside = OUTSIDE if label == UNLABELED else label
+        found.append(join_label("B" if begins else "I", kind) if kind else outside)
         last, last_kind = mark, kind
     return found
 
@@ -65,7 +74,7 @@ def form_of(labels: Iterable[str], place: Callable[[str], str] = lambda label: "
     fitting = {form: [label for label in marked if re.fullmatch(pattern, label)] for form, pattern in FORMS.items()}
     form = max(fitting, key=lambda form: len(fitting[form]))
     # parts of speech such as S-adj and U-x among others mark no spans
-    if not (fitting[form] and (OUTSIDE in known or {split_label(one, form)[0] for one in fitting[form]} & {*"BI"})):
+    if not (fitting[form] and (OUTSIDE in known or {_split(one, form)[0] for one in fitting[form]} & {*"BI"})):
         return None
     if odd := [label for label in marked if label not in fitting[form]]:
         raise ValueError(

@@ -63,10 +63,13 @@ def label_ids(column: LabelColumn, names: list[str]) -> list[int]:
     return [ids[value] for value in column.values]
 
 
-def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
-    """Raises the ValueError of an evaluated language in which all of `count` rows or words have one label.
+def refuse_one_label(columns: list[LabelColumn], what: str) -> None:
+    """Raises ValueError where all rows or words, `what`, of the columns together have one label.
 
     Some public copies of test sets have every label replaced by a constant: a score on them is noise.
     """
-    advice = "Use a copy of the data with labels, or evaluate another split."
-    raise ValueError(f"{rows.place}: all {count} {what} have the label {name!r}. {advice}")
+    values = [value for column in columns for value in column.values]
+    if len({*values}) == 1:
+        label = columns[0].name_of(values[0]) or values[0]
+        advice = "Use a copy of the data with labels, or another split."
+        raise ValueError(f"{columns[0].rows.place}: all {len(values)} {what} have the label {label!r}. {advice}")

@@ -7,6 +7,7 @@ import numpy as np
 from datasets import concatenate_datasets
 
 from finetuning.data.rows import Rows, has_text, names_of, read_table, typed_column, unique_ids, whole_file
+from finetuning.data.task_tables import identities
 from finetuning.tasks.translation.recipe import PairTable
 from zoo_core.tables import describe
 
@@ -14,10 +15,12 @@ SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
 
 
-def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> Rows:
-    """The pairs of a table in columns `source` and `target`, both text, under the name of their languages.
+def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None, may_be_empty: bool = True) -> Rows:
+    """The pairs of a table in columns `source` and `target`, both with text, under the name of their languages.
 
-    Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
+    `left_out` counts pairs with an `empty` side, and rows of either table whose id is not in the other (`unpaired`).
+    Raises ValueError for columns that are missing or no text, repeated ids, sides that do not fit each other, and if no
+    pair has text on both sides; unless a side `may_be_empty`, for the first one that is.
     """
     tables = [whole_file(replace(one, split=one.split or table.split)) for one in (table, table.target) if one]
     found = [read_table(one, hub_root) for one in tables]
@@ -43,33 +46,26 @@ def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None)
     read = replace(tables[0], target=tables[1] if tables[1:] else None)
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
-    return Rows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
-
-
-def with_both_sides(rows: Rows, name: str, is_evaluated: bool) -> Rows:
-    """Returns the pairs with text on both sides. Raises ValueError if there are none, or for one that is evaluated."""
-    batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
-    found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
-    is_whole = np.logical_and(*map(np.concatenate, zip(*found, strict=True)))
-    if is_evaluated:
-        missing = np.flatnonzero(~is_whole).tolist()
-        rows.report(dict.fromkeys(missing, "a side is empty"), "Repair the data, or name another split.")
-    if not is_whole.any():
-        raise ValueError(f"{name} ({rows.name}) has no pair with text on both sides. Check the columns.")
-    return replace(rows, dataset=rows.dataset.select(np.flatnonzero(is_whole)), numbers=rows.numbers[is_whole])
+    batches = pairs.with_format("arrow").iter(ROWS_AT_ONCE)
+    with_text = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
+    is_whole = np.logical_and(*map(np.concatenate, zip(*with_text, strict=True)))
+    empty = np.flatnonzero(~is_whole).tolist()
+    rows = Rows(read, language, pairs, fingerprint, positions)
+    if not may_be_empty:
+        rows.report(dict.fromkeys(empty, "a side is empty"), "Repair the data, or name another split.")
+    if len(empty) == len(pairs):
+        raise ValueError(f"{where} has no pair with text on both sides. Check the columns.")
+    left_out = {"empty": len(empty), "unpaired": [size - len(pairs) for size in sizes]}
+    whole = pairs.select(np.flatnonzero(is_whole))
+    return replace(rows, dataset=whole, numbers=positions[is_whole], left_out=left_out)
 
 
 def pair_identity(rows: Rows) -> dict[str, Any]:
     """What was read, for results.json."""
-    table = rows.table
-    identity = {
-        **names_of(table),
-        "columns": [table.source_column, table.target_column],
-        "target": names_of(table.target) if table.target else None,
-        "languages": [rows.language],
-        "rows": len(rows.dataset),
-        "fingerprint": rows.fingerprint,
-    }
+    table, (identity,) = rows.table, identities([rows])
+    identity["columns"] = [table.source_column, table.target_column]
+    identity["target"] = names_of(table.target) if table.target else None
+    identity |= rows.left_out
     if getattr(table, "source_mask_probability", 0):
         identity["source_mask_probability"] = table.source_mask_probability
     return identity

@@ -2,7 +2,8 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ class Rows:
     fingerprint: str
     numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
-    unpaired: tuple[int, int] = (0, 0)  # of pairs from two tables: how many ids of each are missing in the other
+    left_out: dict[str, Any] = field(default_factory=dict)  # of pairs: counts by cause
 
     @property
     def name(self) -> str:
@@ -146,9 +147,9 @@ def filled(table: Any, language: str) -> Any:
     In names of languages and in `translations`, it is the language itself.
     """
     own, fields = table.language_names.get(language, language), asdict(table)
-    for field, value in fields.items():
-        name = language if field in CODED else own
-        fields[field] = json.loads(json.dumps(value).replace("{language}", json.dumps(name)[1:-1]))
+    for key, value in fields.items():
+        name = language if key in CODED else own
+        fields[key] = json.loads(json.dumps(value).replace("{language}", json.dumps(name)[1:-1]))
     return validate(type(table), fields)
 
 
@@ -203,6 +204,16 @@ def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "stri
     if dtype not in str(getattr(inner, "dtype", None)):
         raise ValueError(f"{where}: column {column} holds {feature}, not {'lists of ' * is_list}{dtype}.")
     return dataset[column]
+
+
+def named_texts(rows: Rows, names: Iterable[str]) -> dict[str, list[str]]:
+    """The text columns of a table under other names. Raises ValueError for a text without a visible character."""
+    columns = {}
+    for name, column in zip(names, rows.table.text_columns, strict=False):
+        columns[name] = typed_column(rows.dataset, column, rows.name)[:]
+        blank = np.flatnonzero(~has_text(columns[name])).tolist()
+        rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
+    return columns
 
 
 def text_lists(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of, split_name
+from finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from finetuning.recipe import LabeledTable, Recipe, TaskRecipe, TrainingTable
+    from finetuning.recipe import Recipe, TaskRecipe, TrainingTable
 
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
@@ -81,21 +81,19 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str,
     source language, even if it is not evaluated, as in the public XTREME scripts; else the training tables'
     `dev_split`.
     """
-
-    def rows(table: "LabeledTable", language: str) -> list[Rows]:
-        return rows_of(replace(table, split=table.dev_split), [language], recipe.hub_root)
-
-    source = recipe.source_language
+    source, tables = recipe.source_language, {}
     if recipe.selection == "mean_dev":
-        return {
-            language: rows(entry.table, language) for language, entry in evaluation.items() if entry.table.dev_split
-        }
+        tables = {language: [rows.table] for language, rows in evaluation.items() if rows.table.dev_split}
     if recipe.selection == "source_dev":
         evaluated = [evaluation[source].table] if source in evaluation else recipe.evaluation
         trained = [table for table in recipe.train if source in (training_languages(recipe, table) or [source])]
-        if tables := [table for table in evaluated if table.dev_split][:1] or [t for t in trained if t.dev_split]:
-            return {source: [part for table in tables for part in rows(table, source)]}
-    return {}
+        found = [table for table in evaluated if table.dev_split][:1] or [t for t in trained if t.dev_split]
+        tables = {source: found} if found else {}
+    root, dev = recipe.hub_root, {}
+    for language, own in tables.items():
+        named = [replace(table, split=table.dev_split) for table in own]
+        dev[language] = [rows for table in named for rows in rows_of(table, [language], root)]
+    return dev
 
 
 def open_tables(recipe: "Recipe") -> Tables:
@@ -119,19 +117,18 @@ def open_tables(recipe: "Recipe") -> Tables:
 def gather(
     recipe: "Recipe",
     tables: Tables,
-    evaluation: dict[str, "Dataset"],
     normalize: Callable[[Rows], "Dataset"],
     warnings: list[str],
     label_names: list[str],
 ) -> TaskData:
-    """Returns the data of a run, from rows that a kind of task has checked and given its own columns.
+    """Returns the data of a run: `normalize` checks rows, gives them the columns of a kind of task, and adds to
+    `warnings`, each of which is kept once.
 
-    `evaluation` has the normalized rows of `tables.evaluation`; rows of training and development are normalized here.
-    Development rows are held out, and rows are sampled if the recipe limits their number. `normalize` adds to
-    `warnings`, and each warning is kept once.
+    Development rows are held out, and rows are sampled if the recipe limits their number.
     """
     from datasets import concatenate_datasets
 
+    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
     train = concatenate_datasets([normalize(rows) for rows in tables.train])
     dev = {
         language: concatenate_datasets([normalize(rows) for rows in parts]) for language, parts in tables.dev.items()
@@ -160,7 +157,6 @@ def gather(
         translations=recipe.translations_from,
         labels=label_names,
         evaluation_data=identities(evaluated),
-        evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
         evaluated_rows={language: len(rows) for language, rows in drawn.items()},
         differs=list(dict.fromkeys(differs)),
         selection={
@@ -224,12 +220,11 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
 
 def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
     """Returns the tables for results.json: one entry each, with languages, rows, fingerprint and translations."""
-    tables: dict[tuple, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for rows in all_rows:
-        table, joined = rows.table, rows.translations
-        key = (*map(str, names_of(table).values()), joined and joined["path"], joined and joined["config"])
-        entry = {**names_of(table), "languages": [], "rows": 0, "fingerprint": rows.fingerprint}
-        entry = tables.setdefault(key, {**entry, "translations": joined} if joined else entry)
+        entry = {**names_of(rows.table), "fingerprint": rows.fingerprint}
+        entry |= {"translations": rows.translations} if rows.translations else {}
+        entry = tables.setdefault(str(entry), {**entry, "languages": [], "rows": 0})
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
     return list(tables.values())

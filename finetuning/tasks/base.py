@@ -71,6 +71,7 @@ class Task(ABC, Generic[R]):
     def results(self, model: dict[str, Any], facts: Facts, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         recipe, seeds = self.recipe, [record["seed"] for record in records]
+        facts["evaluated_split"] = ", ".join(dict.fromkeys(table["split"] for table in facts["evaluation_data"]))
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
         if "selected_step" in records[0]:
             for name, key in (("selected_steps", "selected_step"), ("scores", "selection_score")):
@@ -133,12 +134,12 @@ class Task(ABC, Generic[R]):
 
         Facts that count these are {"train": {"all": number}, "dev": {language: number}, "evaluation": ...}.
         """
-        counts = {name.replace("_", " "): of for name, of in facts.items() if isinstance(of, dict) and "train" in of}
         rows = {"train": {"all": facts["training_rows"]}, "dev": facts["selection"].get("rows", {})}
+        counts = {"rows": rows | {"evaluation": facts["evaluated_rows"]}}
+        counts |= {name.replace("_", " "): of for name, of in facts.items() if isinstance(of, dict) and "train" in of}
         return [
-            {"part": part, "language": name, "rows": count}
-            | {shown: count_of.get(part, {}).get(name, 0) for shown, count_of in counts.items()}
-            for part, by_language in (rows | {"evaluation": facts["evaluated_rows"]}).items()
+            {"part": part, "language": name} | {shown: of.get(part, {}).get(name, 0) for shown, of in counts.items()}
+            for part, by_language in counts["rows"].items()
             for name, count in by_language.items()
             if count
         ]

@@ -49,6 +49,7 @@ class LanguageTask(Task[R]):
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
+    settings: ClassVar[tuple[str, ...]] = ("max_length",)  # fields of the recipe that are facts
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
@@ -91,7 +92,7 @@ class LanguageTask(Task[R]):
             return encoded.remove_columns(found)
 
         encoded = each_part(data, encode_rows)
-        encoded.protocol.update(counts, max_length=self.recipe.max_length)
+        encoded.protocol.update(counts, **{name: getattr(self.recipe, name) for name in self.settings})
         return dataclasses.replace(encoded, as_read=data.evaluation)
 
     def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:

@@ -9,8 +9,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
-from finetuning.data.rows import Rows, has_text, typed_column
+from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_one_label
+from finetuning.data.rows import Rows, named_texts
 from finetuning.data.task_tables import TaskData, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
@@ -35,15 +35,12 @@ class ClassificationTask(LanguageTask[Recipe]):
     def read(self) -> TaskData:
         """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table."""
         recipe, tables = self.recipe, open_tables(self.recipe)
-        names = label_names([_label_column(rows) for rows in tables.train])
-        normalize = functools.partial(_normalize, names=names)
-        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-        for language, dataset in evaluation.items():
-            if len(found := dataset.unique("labels")) == 1:
-                refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
-        data = gather(recipe, tables, evaluation, normalize, [], names)
-        if len(used := data.train.unique("labels")) < 2:
-            raise ValueError(f"All {len(data.train)} training rows have the label {names[used[0]]!r}.")
+        for rows in tables.evaluation.values():
+            refuse_one_label([_label_column(rows)], "rows")
+        columns = [_label_column(rows) for rows in tables.train]
+        refuse_one_label(columns, "training rows")
+        names = label_names(columns)
+        data = gather(recipe, tables, functools.partial(_normalize, names=names), [], names)
         data.protocol["texts"] = len(recipe.train[0].text_columns)
         data.protocol["chance"] = {  # always the commonest label
             language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
@@ -87,17 +84,9 @@ class ClassificationTask(LanguageTask[Recipe]):
 
 def _normalize(rows: Rows, names: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
-
-    def side(rows: Rows) -> dict[str, list]:
-        columns = {}
-        for name, column in zip(TEXTS, rows.table.text_columns, strict=False):
-            texts = columns[name] = typed_column(rows.dataset, column, rows.name)[:]
-            blank = np.flatnonzero(~has_text(texts)).tolist()
-            rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
-        return columns
-
+    texts = both_sides(rows, functools.partial(named_texts, names=TEXTS))
     ids = label_ids(_label_column(rows), names)
-    return Dataset.from_dict({**both_sides(rows, side), "labels": ids, "row": rows.numbers})
+    return Dataset.from_dict({**texts, "labels": ids, "row": rows.numbers})
 
 
 def _label_column(rows: Rows) -> LabelColumn:

@@ -15,9 +15,8 @@ Plug-in, a translation is one window, which is cut at the limit and counted.
 import functools
 import importlib.metadata
 import itertools
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,15 @@ from datasets import Dataset
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
-from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
+from finetuning.data.label_schemes import OUTSIDE, UNLABELED, form_of, iob2_names, to_iob2
+from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_one_label
 from finetuning.data.rows import Rows, text_lists
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, open_tables, translation_of
+from finetuning.models import Start
 from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
+from modeling.word_tokens import InputFormat
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
 
@@ -42,6 +43,7 @@ WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
 class TaggingTask(LanguageTask[TaggingRecipe]):
     """Words with a label each."""
 
+    settings = ("max_length", "label_subword")
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
     notes = ("f1, precision, recall: of chunks; token_accuracy: share of words with the right label",)
@@ -57,40 +59,36 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
         Rows without labels are left out.
         """
-        recipe, warnings = self.recipe, []
-        tables = open_tables(recipe)
+        recipe, warnings, tables = self.recipe, [], open_tables(self.recipe)
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(
                     f"{rows.place}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), not gold labels. "
                     f"If they have been corrected since, remove the column {LABELED_BY}."
                 )
+            refuse_one_label([_label_column(rows)], "words")
         sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side]
-        labels = _labels([_label_column(side) for side in sides if side.table.label_column])
-        normalize = functools.partial(_normalize, labels=labels, warnings=warnings)
-        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-        for language, dataset in evaluation.items():
-            if len(used := _used(dataset)) < 2:
-                words = sum(map(len, dataset["tags"][:]))
-                refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
-        data = gather(recipe, tables, evaluation, normalize, warnings, labels.names)
-        if len(used := _used(data.train)) < 2:
-            raise ValueError(f"All words of the training rows have the label {labels.names[used[0]]!r}.")
-        if labels.form is None:
+        columns = [_label_column(side) for side in sides if side.table.label_column]
+        refuse_one_label(columns, "words of the training rows")
+        names = label_names(columns)
+        form = form_of(names, lambda label: columns[0].rows.place)
+        names = iob2_names(names, form) if form else names
+        normalize = functools.partial(_normalize, names=names, form=form, warnings=warnings)
+        data = gather(recipe, tables, normalize, warnings, names)
+        if form is None:
             data.warnings.append(
                 "the labels mark no chunks: a run of equal labels counts as one, as in XTREME; compare token_accuracy"
             )
         return data
 
-    def encode(self, data: TaskData) -> TaskData:
-        if not self.start.tokenizer.is_fast:
+    def open(self) -> Start:
+        start = super().open()
+        if not start.tokenizer.is_fast:
             raise ValueError(
-                f"{type(self.start.tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, "
-                "one with a tokenizer.json, as `tokenizer`."
+                f"{type(start.tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, one "
+                "with a tokenizer.json, as `tokenizer`."
             )
-        encoded = super().encode(data)
-        encoded.protocol["label_subword"] = self.recipe.label_subword
-        return encoded
+        return start
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
         max_length, label_subword = self.recipe.max_length, self.recipe.label_subword
@@ -118,32 +116,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         return Outcome(chunk_scores(gold, found), records())
 
 
-@dataclass
-class Labels:
-    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk in IOB2.
-
-    form: of the training data; None where the labels mark no chunks, and `names` are `raw`.
-    """
-
-    raw: list[str]
-    form: str | None
-    kinds: list[str]  # types of chunks
-    names: list[str]  # in the order of their ids
-
-
-def _labels(columns: list[LabelColumn]) -> Labels:
-    """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
-    raw = label_names(columns)
-    form = form_of(raw, lambda label: columns[0].rows.place)
-    if form is None:
-        return Labels(raw, None, [], raw)
-    parts = [split_label(name, form) for name in raw]
-    kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
-    names = [join_label({"S": "B", "E": "I"}.get(mark, mark), kind) for mark, kind in parts]
-    names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
-    return Labels(raw, form, kinds, list(dict.fromkeys(names)))
-
-
 def _label_column(rows: Rows) -> LabelColumn:
     """Returns the labels of the words of all rows."""
     column = rows.table.label_column
@@ -158,9 +130,9 @@ def _label_column(rows: Rows) -> LabelColumn:
     return LabelColumn(rows, item, values, lambda number: int(np.searchsorted(ends, number, side="right")))
 
 
-def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
-    """Columns `words`, `tags` (ids) and `row`, checked, and those of the translations."""
-    columns = both_sides(rows, functools.partial(_side, labels=labels)) | {"row": rows.numbers}
+def _normalize(rows: Rows, names: list[str], form: str | None, warnings: list[str]) -> Dataset:
+    """Columns `words`, `tags` (ids in `names`) and `row`, checked, and those of the translations."""
+    columns = both_sides(rows, functools.partial(_side, names=names, form=form)) | {"row": rows.numbers}
     words, tags = columns["words"], columns["tags"]
     translated = columns.get(TRANSLATION + "words", words)
     without = [row for row, sentence in enumerate(words) if sentence and not translated[row]]
@@ -173,7 +145,7 @@ def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
     return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
 
 
-def _side(rows: Rows, labels: Labels) -> dict[str, list]:
+def _side(rows: Rows, names: list[str], form: str | None) -> dict[str, list]:
     """Returns the words and tags of each row, of a text or of its translation; without a label column, all are -100."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
@@ -183,23 +155,14 @@ def _side(rows: Rows, labels: Labels) -> dict[str, list]:
     lists = [own or [] for own in rows.dataset[label_column][:]]
     counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
     rows.report({row: f"{n} words and {m} labels" for row, (n, m) in counts.items() if n != m}, "Correct the row.")
-    form, known = labels.form, labels.raw
-    if form:  # further marks of the same types of chunks
-        marked = (name for name in read.declared or dict.fromkeys(read.values) if re.fullmatch(FORMS[form], str(name)))
-        known = list(dict.fromkeys([*known, *(name for name in marked if split_label(name, form)[1] in labels.kinds)]))
-    ids = iter(label_ids(read, known))
-    places = {name: place for place, name in enumerate(labels.names)}
-    tags = []
-    for sentence in lists:
-        own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence]
-        read_as = to_iob2(own, form) if form else own
-        tags.append([IGNORED if raw == UNLABELED else places[name] for raw, name in zip(own, read_as, strict=True)])
+    if form:  # labels of another form stay what they are, and are unknown
+        spelled = {label: str(read.name_of(label) or label) for label in dict.fromkeys(read.values)}
+        named = [[spelled.get(label, UNLABELED) for label in own] for own in lists]
+        pairs = [pair for own in named for pair in zip(own, to_iob2(own, form), strict=True)]
+        read = replace(read, values=[name for label, name in pairs if label != UNLABELED])
+    ids = iter(label_ids(read, names))
+    tags = [[IGNORED if label == UNLABELED else next(ids) for label in own] for own in lists]
     return {"words": words, "tags": tags}
-
-
-def _used(dataset: Dataset) -> list[int]:
-    """The ids of labels that occur."""
-    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
 
 
 def windows_of(
@@ -212,14 +175,12 @@ def windows_of(
 ) -> Windows:
     """Windows of at most `max_length` tokens; labels are -100 except at one token of each word.
 
-    `sentence` and `first_word` identify the sentence and the first word of a window. `cut` counts words that are
-    longer than a window, and `split` is 1 at the second window of a sentence. A translation is one window of the
-    words that begin within it, and `cut` is 1 if it has more.
+    `sentence` is the number of a window's sentence. `cut` counts words that are longer than a window, and `split` is 1
+    at the second window of a sentence. A translation is one window of the words that begin within it, and `cut` is 1 if
+    it has more.
     """
-    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
-    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
-    before, after = whole[:start], whole[start + len(inner) :]  # special tokens
-    room = max_length - len(before) - len(after)
+    before, behind = special = InputFormat.of(tokenizer)
+    room = max_length - special.size
 
     @functools.cache
     def has_text(subword: int) -> bool:
@@ -231,8 +192,8 @@ def windows_of(
             labels += [IGNORED] * len(own)
             labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
             ids += own
-        labels += [IGNORED] * len(after)
-        fields = {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
+        labels += [IGNORED] * len(behind)
+        fields = {"input_ids": [*ids, *behind], "attention_mask": [1] * len(labels), "labels": labels}
         return fields | {"length": len(labels)}
 
     windows = []
@@ -247,8 +208,7 @@ def windows_of(
         of_row = []
         for place, (begin, end) in enumerate(_bounds(kept, room)):
             counts = {"cut": sum(len(own) > room for own in subwords[begin:end]), "split": int(place == 1)}
-            fields = window(kept[begin:end], tags[begin:end]) | counts
-            of_row.append(fields | {"sentence": number, "first_word": begin})
+            of_row.append(window(kept[begin:end], tags[begin:end]) | counts | {"sentence": number})
         windows.append(of_row)
     return windows
 
@@ -274,14 +234,12 @@ def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
-    """Returns one value per word, by sentence: `values` (W, T) of windows in any order, at the labeled subwords."""
+    """Returns one value per word, by sentence: `values` (W, T) of windows, in their order, at the labeled subwords."""
     sentences: dict[int, list[Any]] = {}
-    numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
-    for window in np.lexsort((first_words, numbers)):
-        found = sentences.setdefault(numbers[window], [])
+    for number, labels, own in zip(rows["sentence"][:], rows["labels"][:], values, strict=True):
         # the values of a batch are padded to its longest window
-        pairs = zip(labels[window], values[window], strict=False)
-        found += [value for tag, value in pairs if tag != IGNORED]
+        pairs = zip(labels, own, strict=False)
+        sentences.setdefault(number, []).extend(value for tag, value in pairs if tag != IGNORED)
     return list(sentences.values())
 
 

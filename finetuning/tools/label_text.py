@@ -125,7 +125,8 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
         with torch.no_grad():
             logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
         found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)
-    labels = [[names[number] for number in own] for own in words_of_sentences(windows, found)]
+    in_order = [found[place] for place in range(len(windows))]
+    labels = [[names[number] for number in own] for own in words_of_sentences(windows, in_order)]
     return [to_iob2(own, form) for own in labels] if form else labels
 
 

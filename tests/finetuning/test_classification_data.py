@@ -62,7 +62,7 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
         write(f"test.{language}", rows(NLI))
     path = str(tmp_path / "test.{language}.parquet")
     data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
-    assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluated_split"] == "whole file"
+    assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluation_data"][0]["split"] == "whole file"
 
 
 def test_read_a_sample_of_the_rows_that_where_names(write):

@@ -56,7 +56,8 @@ def rows_of(language, number):
 
 
 def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, is_train=False):
-    cutting = windowing(tokenizer, max_length, stride, max_question_length)
+    lengths = {"max_length": max_length, "doc_stride": stride, "max_question_length": max_question_length}
+    cutting = windowing(tokenizer, QuestionAnsweringRecipe(**lengths))
     windows = encode_windows(rows[:], range(len(rows)), tokenizer, cutting, is_train)
     return datasets.Dataset.from_list(list(itertools.chain(*windows)))
 

@@ -90,7 +90,7 @@ KINDS = {
         ("classification", "test", CLASSES[:1], {}, "language de: .*'yes'"),
         ("classification", "test", CLASSES, {"languages": []}, "`languages`"),
         ("classification", "test", CLASSES, {"where": {"text": "x"}}, "'x' in column text"),
-        ("tagging", "test", [{"tokens": ["a", "b"], "labels": ["O"]}], {}, "row 0 .*2 words and 1 labels"),
+        ("tagging", "test", [*TAGGED, {"tokens": ["a", "b"], "labels": ["O"]}], {}, "row 2 .*2 words and 1 labels"),
         ("tagging", "test", [*TAGGED, {"tokens": ["a"], "labels": ["B-PRE"]}], {}, "row 2 .*'B-PRE'"),
         ("tagging", "train", [*TAGGED, {"tokens": ["a"], "labels": ["PER"]}], {}, "train.*'PER'"),
         ("tagging", "test", [{"tokens": ["a"], "labels": ["O"]}], {}, "language de: .*'O'"),
@@ -129,7 +129,7 @@ class SlowTokenizer:
         (lambda: score_answers(["a"], [[]], squad_tokens), "gold"),
         (lambda: chunk_scores([["O"], ["B-PER"]], [["O"], ["PER"]]), "'PER'"),
         (lambda: score_links({0: []}, {0: GOLD, 2: GOLD}), "1 .* 2"),
-        (lambda: windowing(SlowTokenizer(), 48, 10, 20), "SlowTokenizer"),
+        (lambda: windowing(SlowTokenizer(), QuestionAnsweringRecipe()), "SlowTokenizer"),
     ],
 )
 def test_metrics_and_batches_refuse(call, named):

@@ -161,14 +161,11 @@ def test_encode_predicts_every_word_once(write, sample_tokenizer):
     assert windows["input_ids"][:][0][0] == sample_tokenizer.bos_token_id
     assert all(row[-1] == sample_tokenizer.eos_token_id for row in windows["input_ids"][:])
 
-    # windows in any order, predictions padded to the longest: every word's own label comes back
-    order = list(range(len(windows)))
-    draw.shuffle(order)
-    shuffled = windows.select(order)
-    labels = shuffled["labels"][:]
+    # predictions padded to the longest: every word's own label comes back
+    labels = windows["labels"][:]
     width = max(map(len, labels))
     predictions = np.array([[*row, *[-100] * (width - len(row))] for row in labels])
-    found = tagging.words_of_sentences(shuffled, predictions)
+    found = tagging.words_of_sentences(windows, predictions)
     assert [[data.label_names[tag] for tag in tags] for tags in found] == [tags for _, tags in sentences]
 
 

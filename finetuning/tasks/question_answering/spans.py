@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-WINDOWS_AT_ONCE = 4096  # with N = 20 the scores of their spans take 7 MB
-
 
 def best_spans(
     start_WT: np.ndarray,
@@ -32,24 +30,17 @@ def best_spans(
     Windows may be in any order. `rows_W` is the row of each. By rising row, returns the window (Q,) of the best span,
     -1 where none is allowed, and its first and last token (Q,), counted in the window's part of the context.
     """
-    best_W = np.full(len(rows_W), -np.inf)
-    begin_W, end_W = np.zeros(len(rows_W), dtype=np.int64), np.zeros(len(rows_W), dtype=np.int64)
-    positions_T = np.arange(start_WT.shape[1])
-    for low in range(0, len(rows_W), WINDOWS_AT_ONCE):
-        part = slice(low, low + WINDOWS_AT_ONCE)
-        first_W1 = first_W[part, None]
-        in_context_WT = (positions_T >= first_W1) & (positions_T < first_W1 + tokens_W[part, None])
-        starts_WN, start_scores_WN = _likeliest(start_WT[part], in_context_WT, n_best)
-        ends_WN, end_scores_WN = _likeliest(end_WT[part], in_context_WT, n_best)
-        length_WNN = ends_WN[:, None, :] - starts_WN[:, :, None] + 1
-        scores_WNN = start_scores_WN[:, :, None] + end_scores_WN[:, None, :]
-        scores_WNN[(length_WNN < 1) | (length_WNN > max_answer_length)] = -np.inf
-        flat = scores_WNN.reshape(len(scores_WNN), -1)
-        chosen_W = flat.argmax(1)
-        each_W = np.arange(len(flat))
-        best_W[part] = flat[each_W, chosen_W]
-        begin_W[part] = starts_WN[each_W, chosen_W // starts_WN.shape[1]]
-        end_W[part] = ends_WN[each_W, chosen_W % ends_WN.shape[1]]
+    positions_T, first_W1 = np.arange(start_WT.shape[1]), first_W[:, None]
+    in_context_WT = (positions_T >= first_W1) & (positions_T < first_W1 + tokens_W[:, None])
+    starts_WN, start_scores_WN = _likeliest(start_WT, in_context_WT, n_best)
+    ends_WN, end_scores_WN = _likeliest(end_WT, in_context_WT, n_best)
+    length_WNN = ends_WN[:, None, :] - starts_WN[:, :, None] + 1
+    scores_WNN = start_scores_WN[:, :, None] + end_scores_WN[:, None, :]
+    scores_WNN[(length_WNN < 1) | (length_WNN > max_answer_length)] = -np.inf
+    flat = scores_WNN.reshape(len(scores_WNN), -1)
+    best_W, chosen_W, each_W = flat.max(1), flat.argmax(1), np.arange(len(flat))
+    begin_W = starts_WN[each_W, chosen_W // starts_WN.shape[1]]
+    end_W = ends_WN[each_W, chosen_W % ends_WN.shape[1]]
 
     # by row, the best window first; stable, so that of equal ones the earlier is
     order_W = np.lexsort((np.arange(len(rows_W)), -best_W, rows_W))

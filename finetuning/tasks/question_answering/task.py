@@ -15,14 +15,14 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.rows import Rows, has_text, typed_column
+from finetuning.data.rows import Rows, named_texts, typed_column
 from finetuning.data.task_tables import TaskData, gather, open_tables
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
 from finetuning.tasks.question_answering.spans import predicted_answers
-from finetuning.tasks.question_answering.windows import BEHIND, Windowing, encode_windows, windowing
+from finetuning.tasks.question_answering.windows import BEHIND, encode_windows, windowing
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 
@@ -34,6 +34,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
+    settings = ("max_length", "doc_stride", "max_question_length", "max_answer_length")
     loss_reads_padding = True  # start and end are predicted among all positions
 
     @staticmethod
@@ -48,13 +49,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     def open(self) -> Start:
         start = super().open()
-        self.windowing(start.tokenizer)
+        windowing(start.tokenizer, self.recipe)  # which checks both
         return start
-
-    def windowing(self, tokenizer: Any) -> Windowing:
-        """How contexts are cut. Raises ValueError as `windowing`."""
-        recipe = self.recipe
-        return windowing(tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length)
 
     def read(self) -> TaskData:
         """Rows have `question`, `context` and `answers` (texts).
@@ -67,26 +63,19 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
             self.measure(language, ["a"], [["a"]])  # before hours of training
-        normalize = functools.partial(_normalize, warnings=warnings)
-        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-        data = gather(recipe, tables, evaluation, normalize, warnings, [])
+        data = gather(recipe, tables, functools.partial(_normalize, warnings=warnings), warnings, [])
         kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
         trained = data.train["language"][:]
         left_out = Counter(trained) - Counter(trained[row] for row in kept)
         if left_out:
             data.warnings.append(f"{left_out.total()} training rows without an answer in their context were left out")
-        data.protocol.update(training_rows=len(kept), left_out_rows=dict(left_out))
+        data.protocol.update(training_rows=len(kept), left_out_rows=dict(left_out), n_best=N_BEST)
         return replace(data, train=data.train.select(kept))
-
-    def encode(self, data: TaskData) -> TaskData:
-        encoded = super().encode(data)
-        settings = ("doc_stride", "max_question_length", "max_answer_length")
-        encoded.protocol.update({name: getattr(self.recipe, name) for name in settings}, n_best=N_BEST)
-        return encoded
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
         tokenizer = self.start.tokenizer
-        return encode_windows(batch, numbers, tokenizer, self.windowing(tokenizer), is_train or is_translation)
+        cutting = windowing(tokenizer, self.recipe)
+        return encode_windows(batch, numbers, tokenizer, cutting, is_train or is_translation)
 
     @staticmethod
     def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -128,11 +117,7 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
 
     Raises ValueError for columns of other types, and rows that are not as in SQuAD 1.1.
     """
-    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    columns = {name: typed_column(rows.dataset, column, rows.name)[:] for name, column in names.items()}
-    for name, texts in columns.items():
-        empty = np.flatnonzero(~has_text(texts)).tolist()
-        rows.report(dict.fromkeys(empty, f"its {name} is empty"), "Correct or remove the row.")
+    columns = named_texts(rows, ("question", "context"))
     if not (column := rows.table.label_column):
         count = len(rows.dataset)
         return {**columns, "answers": [[]] * count, "start": [-1] * count, "end": [-1] * count}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from finetuning.recipe import QuestionAnsweringRecipe
 from zoo_core.masking import IGNORED
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
@@ -44,7 +45,7 @@ def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> tuple[int, int
     return (first, last) if first <= last else None
 
 
-def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length: int) -> Windowing:
+def windowing(tokenizer: Any, recipe: QuestionAnsweringRecipe) -> Windowing:
     """Returns how a tokenizer's windows are cut. Raises ValueError for windows that would leave tokens out."""
     if not tokenizer.is_fast:
         raise ValueError(
@@ -54,11 +55,12 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
     before, after = sides.index(1) - question, sides[::-1].index(1)
-    found = Windowing(max_length, stride, max_question_length, before, after)
-    if stride > (room := found.room(max_question_length)):
+    found = Windowing(recipe.max_length, recipe.doc_stride, recipe.max_question_length, before, after)
+    if found.stride > (room := found.room(found.max_question_length)):
         raise ValueError(
-            f"doc_stride is {stride}, and max_length={max_length} leaves room for {max(room, 0)} tokens of the context "
-            f"next to max_question_length={max_question_length}. Lower one of the two, or raise max_length."
+            f"doc_stride is {found.stride}, and max_length={found.max_length} leaves room for {max(room, 0)} tokens of "
+            f"the context next to max_question_length={found.max_question_length}. Lower one of the two, or raise "
+            "max_length."
         )
     return found
 

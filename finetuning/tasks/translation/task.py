@@ -15,8 +15,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, with_both_sides
-from finetuning.data.rows import split_name
+from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
@@ -53,17 +52,14 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
-        recipe, opened = self.recipe, {}
-        empty: dict[str, Counter] = {"train": Counter(), "dev": Counter()}
-        for part in ("train", "dev", "test"):
-            opened[part] = []
-            for position, table in enumerate(getattr(recipe, part)):
-                pair, place = "-".join(recipe.languages_of(table)), f"{part}.{position}"
-                rows = open_pairs(table, place, pair, recipe.hub_root)
-                opened[part].append(kept := with_both_sides(rows, place, is_evaluated=part == "test"))
-                if part in empty:
-                    empty[part]["all" if part == "train" else pair] += len(rows.dataset) - len(kept.dataset)
-        train, dev, test = opened.values()
+        recipe, root = self.recipe, self.recipe.hub_root
+        train, dev, test = (
+            [
+                open_pairs(table, f"{part}.{position}", "-".join(recipe.languages_of(table)), root, part != "test")
+                for position, table in enumerate(getattr(recipe, part))
+            ]
+            for part in ("train", "dev", "test")
+        )
         pairs = [rows.language for rows in test]
         if len(set(pairs)) < len(pairs):
             raise ValueError(f"The tables of test are of the pairs {pairs}. Evaluate each only once.")
@@ -72,9 +68,11 @@ class TranslationTask(Task[TranslationRecipe]):
             for number, rows in enumerate(train)
         ]
         training = sample(concatenate_datasets(numbered), recipe.max_train_examples)
+        empty = {"train": Counter(all=sum(rows.left_out["empty"] for rows in train)), "dev": Counter()}
         by_pair: dict[str, list[Dataset]] = {}
         for rows in dev:
             by_pair.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
+            empty["dev"][rows.language] += rows.left_out["empty"]
         development = {pair: concatenate_datasets(parts) for pair, parts in by_pair.items()}
         evaluated = {
             rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples)
@@ -84,7 +82,6 @@ class TranslationTask(Task[TranslationRecipe]):
             "training_data": [pair_identity(rows) for rows in train],
             "training_rows": len(training),
             "evaluation_data": [pair_identity(rows) for rows in test],
-            "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
             "evaluated_rows": {pair: len(rows) for pair, rows in evaluated.items()},
             "empty_pairs": empty,
             "selection": {

@@ -1,7 +1,6 @@
 """Tasks that train nothing: they evaluate the vectors of an unchanged model, by layer."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,10 +92,9 @@ class VectorTask(Task[R]):
         }
 
 
-def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
+def facts_of(entries: list[Facts], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
     """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
-    split = ", ".join(dict.fromkeys(splits))
-    evaluated = {"evaluation_data": entries, "evaluated_split": split, "evaluated_rows": rows, "chance": chance}
+    evaluated = {"evaluation_data": entries, "evaluated_rows": rows, "chance": chance}
     return {"training_data": [], "training_rows": 0, **evaluated, **own}
 
 

@@ -82,16 +82,14 @@ def vectors_by_layer(
     """How many texts of source and target are cut; and (layer, vectors (S, H), vectors (D, H)), a layer at a time."""
     sides = [encoder.tokens(side) for side in texts]
     cut = [sum(len(tokens) > encoder.room for tokens in side) for side in sides]
-    counts = {"max_length": encoder.max_length, "cut": cut}
-    return counts, _by_layer(encoder, sides, layers)
-
-
-def _by_layer(encoder: SentenceEncoder, sides: list[list[list[int]]], layers: list[int]) -> Iterator[tuple]:
-    """One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS."""
     size = 4 * sum(map(len, sides)) * encoder.states.model.config.hidden_size
     at_once = max(1, BYTES_OF_VECTORS // size)
-    for start in range(0, len(layers), at_once):
-        group = layers[start : start + at_once]
-        source, target = (encoder.vectors(side, group) for side in sides)
-        for layer in group:
-            yield layer, source.pop(layer), target.pop(layer)
+
+    def by_layer() -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        for start in range(0, len(layers), at_once):
+            group = layers[start : start + at_once]
+            source, target = (encoder.vectors(side, group) for side in sides)
+            for layer in group:
+                yield layer, source.pop(layer), target.pop(layer)
+
+    return {"max_length": encoder.max_length, "cut": cut}, by_layer()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finetuning.data.pair_tables import SIDES
-from finetuning.data.rows import has_text, names_of, read_table, split_name, typed_column, unique_ids, whole_file
+from finetuning.data.rows import has_text, names_of, read_table, typed_column, unique_ids, whole_file
 from finetuning.data.task_tables import DATA_SEED, PairData
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
@@ -72,7 +72,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
         differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
         facts = facts_of(
             entries,
-            [split_name(table.gold) for table in recipe.pairs],
             {name: len(pool.gold) for name, (_, pool) in pools.items()},
             {},
             differs=differs + ["part of the pools"] * bool(held_out),
@@ -111,43 +110,42 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tup
     tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
     tables = {name: whole_file(table) for name, table in tables.items() if table is not None}
     read = {name: read_table(table, hub_root) for name, table in tables.items()}
+    places = {name: f"{where}.{name} ({describe(table)})" for name, table in tables.items()}
     gold_rows, texts_of, known, examples = read["gold"][0], [], [], []
-    rows_in_gold, place_of_gold = len(gold_rows), f"{where}.gold ({describe(tables['gold'])})"
-    columns = [getattr(pools.gold, f"{name}_column") for name in SIDES]
-    for column in columns:
-        require_column(gold_rows, column, place_of_gold)
-    if not pools.source:  # the sentences of the gold pairs
-        both = [gold_rows[column][:] for column in columns]
-        gold_rows = gold_rows.select(np.flatnonzero(np.logical_and(*map(has_text, both))))
-    for name, column in zip(SIDES, columns, strict=True):
+    columns = [pools.gold.source_column, pools.gold.target_column]
+    if pools.source:  # ids as text: another table may have them as numbers
+        for column in columns:
+            require_column(gold_rows, column, places["gold"])
+        both = [[one if one is None else str(one) for one in gold_rows[column][:]] for column in columns]
+    else:  # the sentences of the gold pairs are their own ids
+        both = [typed_column(gold_rows, column, places["gold"])[:] for column in columns]
+        whole = np.flatnonzero(np.logical_and(*map(has_text, both)))
+        both = [[ids[row] for row in whole] for ids in both]
+    for name, ids in zip(SIDES, both, strict=True):
+        keys = texts = ids
         if table := tables.get(name):
-            place, rows = f"{where}.{name} ({describe(table)})", read[name][0]
-            # as text: another table may have the ids as numbers
-            ids = [str(one) for one in gold_rows[column][:]]
-            require_column(rows, table.id_column, place)
-            keys, column = [str(one) for one in unique_ids(rows, table.id_column, place)], table.text_column
-        else:
-            place, rows, ids, keys = place_of_gold, gold_rows, range(len(gold_rows)), range(len(gold_rows))
-        texts = typed_column(rows, column, place)[:]
+            keys = [str(one) for one in unique_ids(read[name][0], table.id_column, places[name])]
+            texts = typed_column(read[name][0], table.text_column, places[name])[:]
         kept = np.flatnonzero(has_text(texts))
         side = Side.of([texts[row] for row in kept])
         if len(side.texts) < 2:
+            place = places.get(name, places["gold"])
             raise ValueError(f"{place}: the {name} has {len(side.texts)} different text. Check the columns.")
         numbers = dict(zip((keys[row] for row in kept), side.of_pairs, strict=True))
         known.append([numbers.get(one) for one in ids])
-        examples.append(f"{list(ids[:1])} in gold and {list(numbers)[:1]} in its pool")
+        examples.append(f"{ids[:1]} in gold and {list(numbers)[:1]} in its pool")
         texts_of.append(side.texts)
-    gold = [both for both in zip(*known, strict=True) if None not in both]
+    gold = [numbers for numbers in zip(*known, strict=True) if None not in numbers]
     if not gold:
         raise ValueError(f"{where}: no gold pair has both sentences in the pools. Ids are {' and '.join(examples)}.")
     entry = {
         **names_of(tables["gold"]),
         "columns": columns,
         "languages": [pair],
-        "rows": rows_in_gold,
+        "rows": len(gold_rows),
         "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
         "pools": {name: names_of(tables[name]) for name in SIDES if name in tables} or None,
-        "not_in_pools": rows_in_gold - len(gold),
+        "not_in_pools": len(gold_rows) - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, with_both_sides
-from finetuning.data.rows import split_name
+from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
 from finetuning.data.task_tables import PairData
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
@@ -36,26 +35,23 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
 
     def read(self) -> PairData[tuple[Side, Side]]:
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
-        pairs, entries, warnings, splits = {}, [], [], []
+        pairs, entries, warnings = {}, [], []
         for table in expanded(self.recipe.pairs):
             where = f"pairs ({table.name})"
             rows = open_pairs(table, where, table.name, self.recipe.hub_root)
-            chosen = with_both_sides(rows, where, is_evaluated=False).dataset
-            sides = pairs[table.name] = tuple(Side.of(chosen[side][:]) for side in SIDES)
+            sides = pairs[table.name] = tuple(Side.of(rows.dataset[side][:]) for side in SIDES)
             if min(len(side.texts) for side in sides) < 2:
-                raise ValueError(f"{where}: a side has 1 different text in {len(chosen)} pairs. Check the columns.")
-            splits.append(split_name(rows.table))
-            left_out = {"empty": len(rows.dataset) - len(chosen), "unpaired": list(rows.unpaired)}
-            if any((left_out["empty"], *rows.unpaired)):
-                source, target = rows.unpaired
+                raise ValueError(f"{where}: a side has 1 different text in {len(rows.dataset)} pairs. Check columns.")
+            empty, (source, target) = rows.left_out["empty"], rows.left_out["unpaired"]
+            if empty or source or target:
                 warnings.append(
                     f"{table.name}: left out: {source} rows of the source and {target} of the target without partner, "
-                    f"{left_out['empty']} pairs with an empty side"
+                    f"{empty} pairs with an empty side"
                 )
             warnings += [table.note] if table.note else []
-            entries.append({**pair_identity(rows), "rows": len(chosen), **left_out})
+            entries.append(pair_identity(rows))
         rows_of_pairs = {name: len(source.of_pairs) for name, (source, _) in pairs.items()}
-        facts = facts_of(entries, splits, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
+        facts = facts_of(entries, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
         return PairData(facts, list(dict.fromkeys(warnings)), pairs)
 
     def evaluate(self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts) -> Found:

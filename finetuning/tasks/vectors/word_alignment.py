@@ -70,7 +70,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
                 }
             )
         rows = {name: len(gold) for name, (_, gold) in pairs.items()}
-        facts = facts_of(entries, ["test"], rows, {name: chance_level(*pair) for name, pair in pairs.items()})
+        facts = facts_of(entries, rows, {name: chance_level(*pair) for name, pair in pairs.items()})
         return PairData(facts, warnings, pairs)
 
     def method(self) -> Facts:
