@@ -1,4 +1,4 @@
-"""What the benchmarks share: flags, interleaved rounds, ratios, peak memory, the table and the file of results.
+"""What the benchmarks share: interleaved rounds, ratios, peak memory, the table and the file of results.
 
 A benchmark is `python -m bench.<name>`. It compares ways of doing the same work. Each round runs every way once, so
 that other work of the machine affects all of them. A ratio is the median of the ratios of all rounds. The benchmark
@@ -6,14 +6,12 @@ prints a table and writes bench/results/<name>.json.
 """
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,9 @@ from zoo_core.provenance import run_facts, write_json
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> CommandParser:
-    """A parser with flags of whole numbers (default, what it is) and `--output`, bench/results/<name>.json."""
-    parser = CommandParser(description=description)
-    for size, (default, what) in sizes.items():
-        parser.add_argument(f"--{size}", type=int, default=default, help=f"{what} (default {default:,})")
-    output = Path(f"bench/results/{name}.json")
+def make_parser(description: str, name: str) -> CommandParser:
+    """A parser with `--output`, bench/results/<name>.json."""
+    parser, output = CommandParser(description=description), Path(f"bench/results/{name}.json")
     where = f"where the measurements are written (default {output})"
     parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser
@@ -66,13 +61,6 @@ def interleaved(ways: dict[str, Callable[[int], Any]], rounds: int, first: int =
 def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
     """The median of the rounds' ratios: how many times as long the others took."""
     return statistics.median(a / b for a, b in zip(others, own, strict=True))
-
-
-def in_fresh_process(function: Callable, *arguments: Any) -> Any:
-    """What a function of a module returns in a new process, whose memory nothing before has touched."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def peak_bytes(step: Callable[[], Any]) -> int:
@@ -123,23 +111,23 @@ def compare_commands(
     return [
         {
             "way": way,
-            "ratio": median_ratio(seconds.get(base, seconds[way]), seconds[way]),
-            **{key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")},
+            "seconds": statistics.median(seconds[way]),
+            f"times as fast as {base}": median_ratio(seconds.get(base, seconds[way]), seconds[way]),
+            "MiB": statistics.median(of["memory"] for of in measured),
         }
         for way, measured in found.items()
     ]
 
 
-def show(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
-    """Prints rows as a table: `columns` maps a key of the rows to its heading."""
-    table = pandas.DataFrame(rows).reindex(columns=[*columns]).dropna(axis="columns", how="all").rename(columns=columns)
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """Prints rows as a table, whose headings are their keys."""
+    table = pandas.DataFrame(rows).dropna(axis="columns", how="all")
     print(title, table.to_string(index=False, na_rep="", float_format="{:.4g}".format), sep="\n")
 
 
-def write_results(flags: argparse.Namespace, name: str, argv: Sequence[str] | None, results: dict[str, Any]) -> None:
+def write_results(flags: argparse.Namespace, results: dict[str, Any]) -> None:
     """Writes the results with the flags, the threads and load of the machine, and the facts of the run."""
-    argv = sys.argv[1:] if argv is None else argv
     settings = {key: value for key, value in vars(flags).items() if key != "output"}
     machine = {"threads": torch.get_num_threads(), "load_average": [round(load, 2) for load in os.getloadavg()]}
-    facts = run_facts(["python", "-m", f"bench.{name}", *argv])
+    facts = run_facts(sys.orig_argv)
     write_json(flags.output, {**results, "settings": settings, "machine": machine, "facts": facts})

@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from finetuning.results import read_results
 from zoo_core.command_line import user_errors
 from zoo_core.provenance import read_json, write_json
 
-NAME, OURS = "finetuning", "ours"
+OURS = "ours"
 PLAIN = {"grouped by length": "group_by_length", "padded to max_length": "random"}
-COLUMNS = {"way": "", "seconds": "seconds", "ratio": "times as fast", "memory": "MiB", "accuracy": "accuracy"}
 PROGRAM = "import sys; from bench.finetuning import run_plain; run_plain(*sys.argv[1:])"
 
 
@@ -77,14 +77,16 @@ def run_plain(way: str, model: str, folder: str, output: str, max_length: str, b
     write_json(Path(output) / "accuracy.json", {"mean": statistics.fmean(accuracy)})
 
 
-def command_of(way: str, model: str, folder: Path, output: Path, flags: argparse.Namespace) -> list[str]:
-    """The command of a way, which reads the rows in a folder."""
+def command_of(flags: argparse.Namespace, folder: Path, way: str, number: int) -> list[str]:
+    """The command of a way in a round, which reads the rows in a folder."""
+    output = folder / f"{way} {number}"
     if way != OURS:
-        return [sys.executable, "-c", PROGRAM, way, model, *map(str, (folder, output, flags.max_length, flags.batch))]
+        values = flags.model, folder, output, flags.max_length, flags.batch
+        return [sys.executable, "-c", PROGRAM, way, *map(str, values)]
     columns = f"text_columns: [{'sentence1, sentence2' if flags.hub_root else 'text'}]"
     languages = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl") if path.stem != "train"))
     return [
-        *(sys.executable, "-m", "finetuning.run", f"model={model}", f"output_dir={output}", "task=bench"),
+        *(sys.executable, "-m", "finetuning.run", f"model={flags.model}", f"output_dir={output}", "task=bench"),
         *("selection=last", f"train=[{{path: {folder}/train.jsonl, {columns}}}]"),
         f"evaluation=[{{path: '{folder}/{{language}}.jsonl', languages: [{languages}], {columns}}}]",
         *(f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"),
@@ -94,31 +96,26 @@ def command_of(way: str, model: str, folder: Path, output: Path, flags: argparse
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    sizes = {
-        "max_length": (128, "positions of the longest input"),
-        "batch": (32, "examples of a step"),
-        "train": (320, "training rows"),
-        "evaluated": (100, "evaluated rows of each language"),
-        "rounds": (3, "interleaved rounds"),
-    }
-    parser = make_parser(__doc__, NAME, sizes)
+    parser = make_parser(__doc__, "finetuning")
+    parser.add_argument("--max_length", type=int, default=128, help="positions of the longest input (default 128)")
+    parser.add_argument("--batch", type=int, default=32, help="examples of a step (default %(default)s)")
+    parser.add_argument("--train", type=int, default=320, help="training rows (default %(default)s)")
+    parser.add_argument("--evaluated", type=int, default=100, help="evaluated rows of each language (default 100)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="encoder (default %(default)s)")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
     flags = parser.parse_args(argv)
     with user_errors(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_rows(folder, flags)
-
-        def command(way: str, number: int) -> list[str]:
-            return command_of(way, flags.model, folder, folder / f"{way} {number}", flags)
-
-        rows = compare_commands([OURS, *PLAIN], command, flags.rounds, "grouped by length")
+        ways = [OURS, *PLAIN]
+        rows = compare_commands(ways, partial(command_of, flags, folder), flags.rounds, "grouped by length")
         for row in rows:
             output = folder / f"{row['way']} 0"
             found = read_results(output).average if row["way"] == OURS else read_json(output / "accuracy.json")
             row["accuracy"] = found["mean"]
-        show(f"{flags.train} training rows, {flags.evaluated} evaluated rows a language", COLUMNS, rows)
-        write_results(flags, NAME, argv, {"rows": rows})
+        show(f"{flags.train} training rows, {flags.evaluated} evaluated rows a language", rows)
+        write_results(flags, {"rows": rows})
 
 
 if __name__ == "__main__":

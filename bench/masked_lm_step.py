@@ -4,22 +4,26 @@ Ours is this package's update (`MetaXlmForPreTraining`, padding skipped, head on
 The peer is transformers' masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a plain
 accelerate loop with `torch.optim.AdamW`, all unmodified. Of XLM-R, a second peer is the same model in a loop written
 with care: rows packed by first fit under a block mask, the head on the masked positions only, fused AdamW. All collate,
-compute forward and backward, clip and update, on the same sentences, which are new in each round, with sdpa attention
+compute forward and backward, clip and update, on the same batches, which are new in each round, with sdpa attention
 and its dropout if the encoder supports it.
 
-Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
-groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
-process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
-do not fit into this machine's memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful
-FLOPs (`Size.mlm`) a second, over those of a product of two large matrices in the same precision.
+Parts: TLM on news pairs in random batches, fp32 and bf16; TLM on batches grouped by length, as the Trainer groups them;
+MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update, as torch's
+allocator counts it, without weights, gradients and Adam's moments. If the peer's logits do not fit into this machine's
+memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful FLOPs (`Size.mlm`) a second,
+over those of a product of two large matrices in the same precision.
 
 Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
 one of pretraining/training.py. Legend: `M` texts or pairs.
 """
 
 import argparse
+import gc
 import json
+import multiprocessing
+import os
 import statistics
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +31,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers import (
     AutoConfig,
@@ -35,11 +40,9 @@ from transformers import (
     PreTrainedModel,
     XLMRobertaTokenizer,
 )
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bench._common import (
     DEVICE,
-    in_fresh_process,
     interleaved,
     make_parser,
     matrix_peak,
@@ -59,34 +62,19 @@ from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.training import Training, make_accelerator
 from zoo_core.command_line import user_errors
 
-NAME = "masked_lm_step"
 MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}  # between the losses of all ways
-COLUMNS = {
-    "way": "way",
-    "milliseconds_per_token": "ms a real token",
-    "ratio": "faster by",
-    "packed_ratio": "than packed",
-    "memory_mib": "MiB above",
-    "memory_ratio": "less by",
-    "mfu": "of the peak",
-}
 PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
 PREDICTED = 0.15  # both sides' default
 LONGEST = 512  # positions of a packed row, and of the model
-HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
 
-# Configuration fields of the measured encoders, except for size and special ids. Each has its own dropout. Feed-forward
-# layers with a gate have the width that gives them as many weights as XLM-R's.
-GATED = 8 / 3
-DEBERTA = dict(relative_attention=True, position_buckets=256, share_att_key=True, pos_att_type=["p2c", "c2p"])
-ENCODERS: dict[str, dict[str, Any]] = {
-    "xlm-roberta": {},
-    "modernbert": {"intermediate_size": GATED},
-    "eurobert": {"intermediate_size": GATED},
-    "deberta-v2": DEBERTA | dict(norm_rel_ebd="layer_norm", position_biased_input=False, type_vocab_size=0),
-}
+GATED = "modernbert", "eurobert"  # feed-forward layers have a gate
+ENCODERS = "xlm-roberta", *GATED, "deberta-v2"  # each has its own dropout
+DEBERTA = dict(
+    relative_attention=True, position_buckets=256, share_att_key=True, pos_att_type=["p2c", "c2p"],
+    norm_rel_ebd="layer_norm", position_biased_input=False, type_vocab_size=0,
+)  # fmt: skip
 
 
 class Size(NamedTuple):
@@ -112,12 +100,31 @@ class Size(NamedTuple):
             vocab_size=self.vocab,
             hidden_size=self.hidden,
             num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // HEAD_SIZE,
+            num_attention_heads=self.hidden // 64,  # as in the papers' models
             intermediate_size=4 * self.hidden,
             max_position_embeddings=LONGEST + 2,
             type_vocab_size=1,
-            layer_norm_eps=1e-5,
         )
+
+
+class Part(NamedTuple):
+    """What is measured: rows by `batching`, of pairs (TLM) or of texts (MLM)."""
+
+    batching: str
+    precision: str
+    pairs: int
+
+    @property
+    def objective(self) -> str:
+        return "mlm" if self.batching == "packed" else "tlm"
+
+
+PARTS = {
+    "random-fp32": Part("random", "fp32", 16),
+    "random-bf16": Part("random", "bf16", 32),
+    "grouped-fp32": Part("grouped", "fp32", 16),
+    "packed-fp32": Part("packed", "fp32", 4),
+}
 
 
 def read_lengths() -> np.ndarray:
@@ -148,9 +155,9 @@ def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) 
 def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
     """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
     torch.manual_seed(0)
-    fields = size.config() | ENCODERS[encoder]
-    if fields["intermediate_size"] == GATED:
-        fields["intermediate_size"] = round(GATED * size.hidden)
+    fields = size.config() | (DEBERTA if encoder == "deberta-v2" else {})
+    if encoder in GATED:  # as many weights as in XLM-R's layers
+        fields["intermediate_size"] = round(8 / 3 * size.hidden)
     special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
     config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
     return AutoModelForMaskedLM.from_config(config).to(DEVICE).train()
@@ -171,13 +178,13 @@ def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
 class OurStep:
     """A step of this package, by the methods of its training loop."""
 
-    def __init__(self, peer: PreTrainedModel, tokenizer: Any, precision: str, objective: str):
-        model = ours_of(peer)
-        self.phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
-        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=precision)
+    def __init__(self, peer: PreTrainedModel, tokenizer: Any, part: Part):
+        model, self.objective = ours_of(peer), part.objective
+        self.collator = OBJECTIVES[part.objective](tokenizer, batch_size=1, mask_probability=PREDICTED)
+        self.phase = Phase("bench", 1_000_000, {part.objective: self.collator}, learning_rate=1e-5)
+        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=part.precision)
         model.set_skip_padding(True)
-        self.objective, self.collator = objective, OBJECTIVES[objective](tokenizer, mask_probability=PREDICTED)
-        self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(precision), [])
+        self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(part.precision), [])
         self.training._start_phase(0)
         self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
 
@@ -226,43 +233,40 @@ class PeerStep:
 
 
 def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Rows packed by first fit into rows of the longest one's length: inputs under a block mask, and labels."""
+    """Texts packed by first fit into rows of the longest one's length: inputs under a block mask, and labels."""
     lengths, rows = batch["attention_mask"].sum(1).tolist(), []
-    room = max(lengths)
     for number, length in enumerate(lengths):
-        fitting = next((row for row in rows if sum(lengths[other] for other in row) + length <= room), None)
-        rows.append([number]) if fitting is None else fitting.append(number)
-    ids = torch.full((len(rows), room), padding)
-    labels, owners, positions = torch.full_like(ids, -100), torch.full_like(ids, -1), torch.full_like(ids, padding)
-    for row, numbers in enumerate(rows):
-        start = 0
-        for number in numbers:
-            place, length = slice(start, start + lengths[number]), lengths[number]
-            ids[row, place], labels[row, place] = batch["input_ids"][number, :length], batch["labels"][number, :length]
-            owners[row, place], positions[row, place] = number, torch.arange(length) + padding + 1
-            start += length
+        fits = (row for row in rows if sum(lengths[other] for other in row) + length <= max(lengths))
+        row = next(fits, None)
+        rows.append([number]) if row is None else row.append(number)
+
+    def laid_out(values_BT: torch.Tensor, fill: int) -> torch.Tensor:
+        joined = [torch.cat([values_BT[number, : lengths[number]] for number in row]) for row in rows]
+        return pad_sequence(joined, batch_first=True, padding_value=fill)
+
+    ids_BT = batch["input_ids"]
+    places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT)
+    owners = laid_out(torch.arange(len(ids_BT), device=ids_BT.device)[:, None].expand_as(ids_BT), -1)
     mask = (owners[:, :, None] == owners[:, None])[:, None]  # padding sees padding: a row without any column is NaN
-    fields = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
-    return send_to_device(fields, batch["labels"].device), labels.to(batch["labels"].device)
+    positions = laid_out(places_BT + padding + 1, padding)
+    inputs = {"input_ids": laid_out(ids_BT, padding), "position_ids": positions, "attention_mask": mask}
+    return inputs, laid_out(batch["labels"], -100)
 
 
 def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
     """What transformers' collator would get of the tokenizer's rows: `<s> x </s>`, or `<s> x </s></s> y </s>`."""
-    begin, end, rows = tokenizer.cls_token_id, tokenizer.sep_token_id, []
-    for example in examples:
-        ids = [token for side in example.sides for token in (end, *side.tolist(), end)]
-        special = [int(token == end) for token in ids]  # made-up text has no special tokens
-        rows.append({"input_ids": [begin, *ids[1:]], "special_tokens_mask": special})
-    return rows
+    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id  # made-up text has no special tokens
+    rows = [[token for side in of.sides for token in (end, *side.tolist(), end)] for of in examples]
+    return [{"input_ids": [begin, *of[1:]], "special_tokens_mask": [int(token == end) for token in of]} for of in rows]
 
 
-def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
+def steps_of(encoder: str, size: Size, part: Part) -> dict[str, OurStep | PeerStep]:
     """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
     tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
-    steps = {PEER: PeerStep(model, tokenizer, precision)}
+    steps = {PEER: PeerStep(model, tokenizer, part.precision)}
     if encoder == "xlm-roberta":
-        steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
-    return steps | {OURS: OurStep(model, tokenizer, precision, objective)}
+        steps[PACKED] = PeerStep(model, tokenizer, part.precision, packs=True)
+    return steps | {OURS: OurStep(model, tokenizer, part)}
 
 
 @torch.no_grad()
@@ -278,42 +282,18 @@ def losses_of(steps: dict[str, OurStep | PeerStep], examples: list[Example]) -> 
     return losses
 
 
-class Part(NamedTuple):
-    """What is measured: rows by `batching`, of pairs (TLM) or of texts (MLM)."""
-
-    batching: str
-    precision: str
-    pairs: int
-
-    @property
-    def objective(self) -> str:
-        return "mlm" if self.batching == "packed" else "tlm"
-
-
-PARTS = {
-    "random-fp32": Part("random", "fp32", 16),
-    "random-bf16": Part("random", "bf16", 32),
-    "grouped-fp32": Part("grouped", "fp32", 16),
-    "packed-fp32": Part("packed", "fp32", 4),
-}
-
-
-def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -> tuple[list, list]:
-    """Lengths of the batches of a round, the peer's and ours: the same sentences, each side's own batching."""
+def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -> list[np.ndarray]:
+    """Lengths of the sentences in the batches of a round."""
     rng = np.random.default_rng([part.pairs, number + 1])
     if part.batching == "packed":
-        full = [np.full((part.pairs, 1), LONGEST - 2)] * batches
-        return full, full
+        return [np.full((part.pairs, 1), LONGEST - 2)] * batches
     if part.batching == "random":
-        drawn = [pairs_M2[rng.integers(len(pairs_M2), size=part.pairs)] for _ in range(batches)]
-        return drawn, drawn
-    pool = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    order = get_length_grouped_indices(pool.sum(1).tolist(), part.pairs, generator=generator)
-    # the requested number of sorted batches, evenly spread from long to short
+        return [pairs_M2[rng.integers(len(pairs_M2), size=part.pairs)] for _ in range(batches)]
+    pool_M2 = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
+    by_length = np.split(pool_M2[pool_M2.sum(1).argsort()], MEGABATCH)
+    # evenly spread from short to long
     chosen = ((np.arange(batches) + rng.random(batches)) * MEGABATCH / batches).astype(int)
-    peers = [pool[order[index * part.pairs : (index + 1) * part.pairs]] for index in chosen]
-    return peers, np.split(rng.permutation(np.concatenate(peers)), batches)
+    return [by_length[index] for index in chosen]
 
 
 def row_lengths(batch: np.ndarray) -> np.ndarray:
@@ -321,86 +301,71 @@ def row_lengths(batch: np.ndarray) -> np.ndarray:
     return batch.sum(1) + 2 * batch.shape[1]
 
 
-def measure_time(encoder: str, size: Size, part: Part, rounds: int, batches: int) -> dict[str, list[float]]:
-    """Seconds of every way in each round. Raises ValueError if the ways have different losses on one batch."""
-    steps, pairs_M2, data = steps_of(encoder, size, part.precision, part.objective), read_lengths(), {}
-    for number in range(-1, rounds):
-        rng, sides = np.random.default_rng(number + 1), round_batches(part, pairs_M2, number, batches)
-        data[number] = [[made_up_examples(batch, size.vocab, rng) for batch in side] for side in sides]
-    losses = losses_of(steps, data[-1][0][0][:4])
-    if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
-        raise ValueError(f"The ways do not have the same loss: {losses}.")
-
-    def step(way: str, number: int) -> None:
-        for batch in data[number][way == OURS]:
-            steps[way](batch)
-        steps[way].model.zero_grad()  # of shared weights
-
-    return interleaved({way: lambda n, way=way: seconds_of(lambda: step(way, n)) for way in steps}, rounds)
-
-
-def measure_memory(encoder: str, size: Size, part: Part, way: str) -> float:
-    """MiB of one way's step at its peak, above weights, gradients and moments."""
-    step = steps_of(encoder, size, part.precision, part.objective)[way]
-    lengths, rng = round_batches(part, read_lengths(), 0, 1)[0][0], np.random.default_rng(0)
-    batch = made_up_examples(lengths, size.vocab, rng)
-    step(batch[:1])  # makes the moments
-    absent = sum(p.numel() * p.element_size() for p in step.model.parameters() if p.requires_grad and p.grad is None)
-    return (peak_bytes(lambda: step(batch)) - absent) / 2**20
+def memory_of(step: OurStep | PeerStep, batch: list[Example]) -> float:
+    """MiB of a step at its peak, above weights, gradients and moments. The step has been made before."""
+    step.model.zero_grad()
+    gc.collect()  # what is freed during the step would lower its peak
+    gradients = sum(weights.numel() * weights.element_size() for weights in step.model.parameters())
+    return (peak_bytes(lambda: step(batch)) - gradients) / 2**20
 
 
 def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]:
-    """One part: its rows of the table, and what it was measured on."""
-    rounds = [round_batches(part, read_lengths(), number, flags.batches)[0] for number in range(flags.rounds)]
-    lengths = [[row_lengths(batch) for batch in batches] for batches in rounds]
-    real = [int(sum(n.sum() for n in batches)) for batches in lengths]
-    predicted = [PREDICTED * sum(batch.sum() for batch in batches) for batches in rounds]
-    useful = [size.mlm(np.concatenate(n), words) for n, words in zip(lengths, predicted, strict=True)]
+    """One part: its rows of the table, and its tokens. Raises ValueError if the ways have different losses."""
+    steps, pairs_M2, rng = steps_of(flags.encoder, size, part), read_lengths(), np.random.default_rng(0)
+    rounds = {number: round_batches(part, pairs_M2, number, flags.batches) for number in range(-1, flags.rounds)}
+    data = {number: [made_up_examples(of, size.vocab, rng) for of in batches] for number, batches in rounds.items()}
+    losses = losses_of(steps, data[-1][0][:4])
+    if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
+        raise ValueError(f"The ways do not have the same loss: {losses}.")
+
+    def run(way: str, number: int) -> None:
+        for batch in data[number]:
+            steps[way](batch)
+        steps[way].model.zero_grad()  # of shared weights
+
+    timed = interleaved({way: lambda n, way=way: seconds_of(lambda: run(way, n)) for way in steps}, flags.rounds)
+    memory = {way: memory_of(step, data[0][0]) for way, step in steps.items()}
+    drawn = [np.concatenate(rounds[number]) for number in range(flags.rounds)]
+    tokens = [int(row_lengths(batch).sum()) for batch in drawn]
+    useful = [size.mlm(row_lengths(batch), PREDICTED * batch.sum()) for batch in drawn]
     peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32) if flags.mfu else None
-    timed = in_fresh_process(measure_time, flags.encoder, size, part, flags.rounds, flags.batches)
-    memory = {way: in_fresh_process(measure_memory, flags.encoder, size, part, way) for way in timed}
     rows = [
         {
             "way": way,
-            "milliseconds_per_token": 1000 * statistics.median(a / n for a, n in zip(seconds, real, strict=True)),
-            "ratio": median_ratio(timed[PEER], seconds) if way != PEER else None,
-            "packed_ratio": median_ratio(timed[PACKED], seconds) if way == OURS and PACKED in timed else None,
-            "memory_mib": memory[way],
-            "memory_ratio": memory[PEER] / memory[way] if way != PEER else None,
-            "mfu": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
-            "seconds": seconds,
+            "ms a real token": 1000 * statistics.median(a / n for a, n in zip(seconds, tokens, strict=True)),
+            "faster by": median_ratio(timed[PEER], seconds) if way != PEER else None,
+            "than packed": median_ratio(timed[PACKED], seconds) if way == OURS and PACKED in timed else None,
+            "MiB above": memory[way],
+            "less by": memory[PEER] / memory[way] if way != PEER else None,
+            "of the peak": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
         }
         for way, seconds in timed.items()
     ]
-    share = sum(real) / sum(len(n) * n.max() for batches in lengths for n in batches)
-    return {**part._asdict(), "useful_share_of_the_peer": float(share), "real_tokens_a_round": real, "ways": rows}
+    return {**part._asdict(), "real_tokens_a_round": tokens, "ways": rows, "seconds": timed}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    sizes = {
-        "layers": (12, "layers"),
-        "hidden": (768, "hidden size, a multiple of 64"),
-        "vocab": (250_002, "tokens of the vocabulary"),
-        "rounds": (5, "interleaved rounds"),
-        "batches": (2, "batches of a round"),
-    }
-    parser = make_parser(__doc__, NAME, sizes)
-    about = "architecture (default: %(default)s)"
-    parser.add_argument("--encoder", choices=ENCODERS, default="xlm-roberta", help=about)
+    parser = make_parser(__doc__, "masked_lm_step")
+    parser.add_argument("--layers", type=int, default=12, help="layers (default %(default)s)")
+    parser.add_argument("--hidden", type=int, default=768, help="hidden size, a multiple of 64 (default %(default)s)")
+    parser.add_argument("--vocab", type=int, default=250_002, help="tokens of the vocabulary (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default %(default)s)")
+    parser.add_argument("--batches", type=int, default=2, help="batches of a round (default %(default)s)")
+    parser.add_argument("--encoder", choices=ENCODERS, default="xlm-roberta", help="architecture (default %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
-    about = "also show the share of the peak, that of a product of N x N matrices"
-    parser.add_argument("--mfu", type=int, metavar="N", help=about)
+    parser.add_argument("--mfu", type=int, metavar="N", help="also show the share of the peak of N x N matrices")
     flags = parser.parse_args(argv)
     size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
-    with user_errors():
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
+    spawn = multiprocessing.get_context("spawn")
+    with user_errors(), ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
         for name in flags.parts:
             part = PARTS[name]._replace(pairs=flags.pairs or PARTS[name].pairs)
-            found = parts[name] = measure(size, part, flags)
-            share = f"{found['useful_share_of_the_peer']:.2f} of the peer's positions are no padding"
-            show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch; {share}", COLUMNS, found["ways"])
-        write_results(flags, NAME, argv, {"model": size._asdict(), "device": DEVICE, "parts": parts})
+            parts[name] = pool.submit(measure, size, part, flags).result()  # memory that nothing has touched
+            show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch", parts[name]["ways"])
+        write_results(flags, {"model": size._asdict(), "device": DEVICE, "parts": parts})
 
 
 if __name__ == "__main__":

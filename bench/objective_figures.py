@@ -6,7 +6,7 @@ the states that DWA aligns, the gold links, and the vocabularies and the diction
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,9 +179,7 @@ def vocabulary_matching() -> list[Panel]:
 
 
 # each figure is called as its objective, or as the beginning of the names of several
-FIGURES: dict[str, Callable[[], list[Panel]]] = {
-    figure.__name__: figure for figure in (mlm, tlm, camlm, btmlm, ca_mlm, dwa, word_links, vocabulary_matching)
-}
+FIGURES = {of.__name__: of for of in (mlm, tlm, camlm, btmlm, ca_mlm, dwa, word_links, vocabulary_matching)}
 
 
 def draw(name: str, folder: Path) -> None:

@@ -162,9 +162,8 @@ def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
     """
     logs = {name: flags.output / "jobs" / f"{name}.txt" for name in jobs}
     for name, job in jobs.items():
-        if job.result.exists() and logs[name].is_file():
-            if job.typed not in logs[name].read_text(encoding="utf-8").splitlines():
-                raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
+        if job.result.exists() and logs[name].is_file() and job.typed not in logs[name].read_text("utf-8").splitlines():
+            raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
     (flags.output / "jobs").mkdir(parents=True, exist_ok=True)
     for number, (name, job) in enumerate(jobs.items(), 1):
         if job.result.exists():
@@ -191,12 +190,10 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[
         """The run of a model, and where it is or will be, after the jobs that train it and the model it starts from."""
         work = plan.models[name]
         start = model_of(work.start, seed)[1] if work.start else ""
-        has_seed = not work.once and (start or work.folder is None)
-        run = f"{name}-{seed}" if has_seed else name
         if work.folder is not None:
-            return run, str(Path(start).parent / work.folder)
+            return f"{name}-{seed}" if start else name, str(Path(start).parent / work.folder)
+        run, seed = (name, 1) if work.once else (f"{name}-{seed}", seed)
         begin = [f"{work.start_field}={start}"] if start else []
-        seed = 1 if work.once else seed
         add("pretraining.run", work, run, flags.output / run, "model/config.json", f"seed={seed}", *begin)
         return run, str(flags.output / run / "model")
 
@@ -233,8 +230,7 @@ def write_page(plan: Plan, flags: argparse.Namespace) -> None:
         rows.append([link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"])
         sections += _section(plan, claim, own, seeds, results)
     overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
-    head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, ""]
-    head += [plan.guide.strip(), ""] if plan.guide else []
+    head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, "", plan.guide.strip(), ""]
     page = flags.plan.with_suffix(".md")
     page.write_text("\n".join([*head, *sections]), encoding="utf-8")
     print(f"written: {page}, {path}")

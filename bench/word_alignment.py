@@ -16,6 +16,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from finetuning.align.common import DEFAULT_MODEL
 from modeling.layer_states import default_layer
 from zoo_core.command_line import user_errors
 
-NAME = "word_alignment"
 PLAIN, PLAIN_BATCH = "plain", 64
 SIMALIGN = {"inter": "a", "itermax": "i", "mwmf": "m"}  # rule -> its letter
 OURS = {
@@ -37,7 +37,6 @@ OURS = {
     "word-align, ot": ["--method", "ot", "--layer", "8"],
 }
 WAYS = [*OURS, PLAIN, *(f"simalign {rule}" for rule in SIMALIGN)]
-COLUMNS = {"pairs": "pairs", "way": "way", "seconds": "seconds", "ratio": f"times as fast as {PLAIN}", "memory": "MiB"}
 PROGRAM = "import sys; from bench.word_alignment import run_{}; run_{}(*sys.argv[1:])"
 
 
@@ -86,8 +85,10 @@ def run_plain(model: str, output: str, *files: str) -> None:
             print(*(f"{i}-{j}" for i, j in sorted(links)), file=stream)
 
 
-def command_of(way: str, model: str, output: Path, files: list[str]) -> list[str]:
-    """The command of a way: ours, simalign's or the plain one."""
+def command_of(model: str, files: list[str], way: str, _: int) -> list[str]:
+    """The command of a way, ours, simalign's or the plain one, which writes its links next to the files."""
+    output = Path(files[0]).with_name(way)
+    output.unlink(missing_ok=True)  # of the round before
     if way in OURS:
         start = [sys.executable, "-m", "finetuning.align", *files, "--model", model, "--quiet", *OURS[way]]
         return [*start, "--precision", "fp32", "--device", "cpu", "--output", str(output)]
@@ -105,21 +106,14 @@ def sentences_of(text: list[str] | None, count: int) -> list[list[str]]:
 
 def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rows of every number of pairs; with gold links, of all pairs, and what `word-align score` says of them."""
-    rows = []
-    files = [str(folder / side) for side in ("source", "target")]
+    rows, files = [], [str(folder / side) for side in ("source", "target")]
     for count in [sys.maxsize] if flags.gold else flags.pairs:
         sides = sentences_of(flags.text, count)
         for file, lines in zip(files, sides, strict=True):
             Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-        def command(way: str, number: int) -> list[str]:
-            output = folder / way
-            output.unlink(missing_ok=True)
-            return command_of(way, flags.model, output, files)
-
-        found = compare_commands(flags.ways, command, flags.rounds, PLAIN)
+        found = compare_commands(flags.ways, partial(command_of, flags.model, files), flags.rounds, PLAIN)
         rows += [{"pairs": len(sides[0]), **row} for row in found]
-    show("Whole commands, one thread", COLUMNS, rows)
+    show("Whole commands, one thread", rows)
     if not flags.gold:
         return {"rows": rows}
     score = [sys.executable, "-m", "finetuning.align", "score", *files, "--gold", str(Path(flags.gold).resolve())]
@@ -132,7 +126,8 @@ def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = make_parser(__doc__, NAME, {"rounds": (3, "interleaved rounds")})
+    parser = make_parser(__doc__, "word_alignment")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--pairs", nargs="+", type=int, default=[200], help="pairs to align (default: 200)")
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="encoder (default %(default)s)")
     parser.add_argument("--text", nargs=2, metavar=("SOURCE", "TARGET"), help="files with a sentence of words a line")
@@ -144,7 +139,7 @@ def main(argv: list[str] | None = None) -> None:
     if flags.gold and not flags.text:
         parser.error("--gold needs --text")
     with user_errors(), tempfile.TemporaryDirectory() as folder:
-        write_results(flags, NAME, argv, compare(flags, Path(folder)))
+        write_results(flags, compare(flags, Path(folder)))
 
 
 if __name__ == "__main__":

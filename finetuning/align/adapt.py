@@ -9,9 +9,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +21,7 @@ from finetuning.align.common import (
     make_parser,
     make_progress,
     read_pairs,
+    refuse,
     report_unspaced,
     with_likely_links,
 )
@@ -30,7 +30,6 @@ from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import calibration, read_with_gold, score_links
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
-from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
@@ -38,7 +37,6 @@ PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
 LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run trains on one or two thousand
 LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
-SECONDS_A_LOOK = 0.5
 USAGE = "word-align adapt [FILE | SOURCE TARGET] [--gold FILE ...] --output FOLDER [--model FOLDER|ID] [options]"
 DESCRIPTION = """Train an encoder to align, in minutes: on your own pairs, on gold links (made by people), or on both.
 
@@ -75,7 +73,10 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
     text = "train on these tables: source, target, links, with tabs between"
     group.add_argument("--gold", nargs="+", metavar="FILE", default=[], help=text)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.gold and not options.files:
+        refuse(parser, options, "format columns languages split", "without a file of pairs")
+    return options
 
 
 def run(options: Namespace) -> None:
@@ -273,14 +274,14 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
         log.open("a", encoding="utf-8") as stream,
         make_progress() as progress,
     ):
-        bar = progress.add_task("adapting", total=None)
+        progress.add_task("training for some minutes", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places, process_group=0
         )
         try:
             with at_once():
-                wait(process, run, lambda done, total: progress.update(bar, completed=done, total=total))
+                process.wait()
         except Stopped as stop:
             process.send_signal(stop.signal)
             process.wait()
@@ -288,15 +289,3 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     if process.returncode:
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise ValueError(f"{said[-1] if said else 'Pre-training failed.'} (The log is {log}.)")
-
-
-def wait(process: subprocess.Popen, run: Path, show: Callable[[int, int], None]) -> None:
-    """Returns when the process ends; calls `show` with the number of finished steps and of all steps."""
-    while process.poll() is None:
-        time.sleep(SECONDS_A_LOOK)
-        events, recipe = run / "events.jsonl", run / "recipe.yaml"
-        if events.exists() and recipe.exists():
-            whole, _, _ = events.read_text(encoding="utf-8").rpartition("\n")
-            if whole:
-                steps = sum(phase["steps"] for phase in read_yaml(recipe)["phases"])
-                show(json.loads(whole.splitlines()[-1])["step"], steps)

@@ -44,6 +44,13 @@ def make_parser(
     return parser
 
 
+def refuse(parser: CommandParser, options: Namespace, names: str, where: str) -> None:
+    """Ends the program if one of these options was given, which would be ignored."""
+    for name in names.split():
+        if getattr(options, name) != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} has no effect {where}")
+
+
 def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
     """Returns a reader of the pairs in the files, or of the two sentences. Raises ValueError as `PairReader`."""
     return PairReader(options.files, options.format, options.columns, options.languages, split, sentences)
@@ -185,7 +192,9 @@ def _device(name: str | None) -> Any:
         return state.device
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        probe = torch.zeros((), device=name)
+        probe.item()  # "meta" has no values
+        return probe.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None

@@ -82,14 +82,17 @@ class PairReader:
             raise ValueError(f"Input file not found: {missing[0]}.")
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
-        if format != "text" and len(self.files) == 2:
-            raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format, self.sentences, self.unspaced = format, sentences, 0
         self.splits_text = (format not in ("text", "csv") or bool(sentences)) if split is None else split
         self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
-        if columns and (format in ROOTS or len(self.files) == 2):
+        is_two = bool(sentences) or len(self.files) == 2
+        if format != "text" and is_two:
+            raise ValueError(f"The format is {format}, which has both sides, and the input is {self.name}.")
+        if columns and (format in ROOTS or is_two):
             raise ValueError(f"--columns is for tables and JSONL, and the input is {self.name}.")
+        if languages and format not in ROOTS:
+            raise ValueError(f"--languages is for TMX and XLIFF, and the input is {self.name}.")
         if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
             raise ValueError(
                 f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. Names need "

@@ -11,12 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import (
-    load_aligner,
-    make_parser,
-    make_progress,
-    rule_of,
-)
+from finetuning.align.common import load_aligner, make_parser, make_progress, refuse, rule_of
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
@@ -47,24 +42,24 @@ def read_options(arguments: list[str]) -> Namespace:
     )
     parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="translations, line n of sentence n")
     parser.add_argument("--output", metavar="FILE", help="write the labels to this new file, not to stdout")
-    texts = "names of the two texts in JSON lines (default: source target)"
-    parser.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=texts)
     words = "split TRANSLATIONS only at spaces and tabs (default: also at punctuation)"
     parser.add_argument("--pre-split", action="store_true", help=words)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.translations:
+        refuse(parser, options, "pre_split", "without TRANSLATIONS")
+    return options
 
 
 def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
         raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
-    rule = rule_of(options)
     given: LabeledWords | TextsWithSpans
     if options.translations:
         given = LabeledWords(options.labels, options.translations, options.pre_split)
     else:
-        given = TextsWithSpans(options.labels, options.columns)
-    aligner = load_aligner(options, **rule)
+        given = TextsWithSpans(options.labels)
+    aligner = load_aligner(options, **rule_of(options))
     CONSOLE.print(given.note)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
@@ -134,8 +129,8 @@ class LabeledWords:
 class TextsWithSpans:
     """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
 
-    def __init__(self, path: str, columns: list[str] | None):
-        self.pairs = list(PairReader([path], "jsonl", columns))
+    def __init__(self, path: str):
+        self.pairs = list(PairReader([path], "jsonl"))
         self.note = "labels are spans of characters"
         lines = read_lines(path)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]

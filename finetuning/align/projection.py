@@ -58,8 +58,6 @@ def project(
 
     Source: this zoo (finetuning/align_words.md, "Project labels").
     """
-    if len(links) != len(probabilities):
-        raise ValueError(f"{len(links)} links and {len(probabilities)} probabilities. Give one for each link.")
     for source, target in links:
         if not (0 <= source < len(labels) and 0 <= target < length):
             raise ValueError(f"link {source}-{target}: there are {len(labels)} labels and {length} words, from 0.")

@@ -11,6 +11,7 @@ from finetuning.align.common import (
     make_parser,
     make_progress,
     read_pairs,
+    refuse,
     report_unspaced,
     rule_of,
 )
@@ -43,12 +44,17 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.links:
+        unused = "sweep_layers model trust_remote_code device precision batch_size method threshold link_all layer"
+        refuse(parser, options, unused, "with --links, which needs no model")
+    if options.sweep_layers:
+        refuse(parser, options, "layer", "with --sweep-layers")
+    return options
 
 
 def run(options: Namespace) -> None:
     """Prints the scores."""
-    rule = rule_of(options)
     reader = read_pairs(options, bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     report_unspaced(reader.unspaced)
@@ -59,7 +65,7 @@ def run(options: Namespace) -> None:
             found = read_found(path, count_words(pairs))
             print_scores(path, score({number: found[number] for number in gold}, gold), gold)
         return
-    aligner = load_aligner(options, options.sweep_layers, **rule)
+    aligner = load_aligner(options, options.sweep_layers, **rule_of(options))
     if options.sweep_layers:
         return sweep_layers(aligner, pairs, gold)
     print_scores(options.gold, score_links(aligner, pairs, gold), gold)

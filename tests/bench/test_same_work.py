@@ -41,7 +41,7 @@ def test_masked_lm_steps_read_the_same_rows():
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_masked_lm_steps_have_the_same_weights_and_loss(encoder):
-    steps = steps_of(encoder, SIZE, "fp32", "tlm")
+    steps = steps_of(encoder, SIZE, Part("random", "fp32", 4))
     examples = made_up_examples(PAIRS, SIZE.vocab, np.random.default_rng(0))
     seen = []
     for name in steps:
@@ -52,9 +52,6 @@ def test_masked_lm_steps_have_the_same_weights_and_loss(encoder):
     assert len({losses[PEER] for losses in seen}) == len(steps)
 
 
-def test_masked_lm_rounds_have_the_same_sentences():
-    pairs_M2 = read_lengths()
-    peers, ours = round_batches(Part("grouped", "fp32", 8), pairs_M2, 0, 3)
-    assert sorted(np.concatenate(peers).tolist()) == sorted(np.concatenate(ours).tolist())
-    packed, _ = round_batches(Part("packed", "fp32", 4), pairs_M2, 0, 2)
-    assert [row_lengths(batch).tolist() for batch in packed] == [[512] * 4] * 2
+def test_masked_lm_rounds_are_grouped_by_length():
+    grouped = round_batches(Part("grouped", "fp32", 8), read_lengths(), 0, 3)
+    assert all(2 * np.ptp(row_lengths(batch)) < row_lengths(batch).min() for batch in grouped)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -113,23 +114,22 @@ def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_mod
 def test_adapt_resumes_after_a_stop_and_ends_as_without_one(
     number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, align_refused
 ):
-    monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
     given = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
     # background jobs of a shell ignore it, and so do their children
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def interrupt(process, run, show):
-        def look(done, total):
-            assert 1 <= done <= total == 4
-            assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C goes to a whole group
-            os.kill(os.getpid(), number)
+    events = tmp_path / "model.training" / "run" / "events.jsonl"
 
-        wait(process, run, look)
+    def interrupt(process):
+        while not (events.exists() and events.read_text()):
+            assert process.poll() is None
+        assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C goes to a whole group
+        patch.undo()
+        os.kill(os.getpid(), number)
 
-    wait = adaptation.wait
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(adaptation, "wait", interrupt)
+            patch.setattr(subprocess.Popen, "wait", interrupt)
             with pytest.raises(SystemExit) as stopped:
                 main(["adapt", *given])
     finally:

@@ -148,6 +148,9 @@ def test_resume_refuses_other_settings_model_and_input(word_align, align_refused
         ("pairs.txt --output pairs.txt", "--output"),
         ("bad.txt --output x", "bad.txt, line 2"),
         ("pairs.txt --html bad.txt", "bad.txt"),
+        ("pairs.txt --languages en de", "--languages"),
+        ("score pairs.txt --gold bad.txt --sweep-layers --layer 1", "--layer"),
+        ("score pairs.txt --gold bad.txt --links bad.txt", "--model"),
     ],
 )
 def test_links_refuses(align_refused, pairs, tmp_path, monkeypatch, arguments, named):
