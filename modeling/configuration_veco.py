@@ -37,7 +37,6 @@ class VecoConfig(EncoderConfig):
     """
 
     model_type = "veco"
-    class_prefix = "Veco"
     further_heads = {"AutoModelForSeq2SeqLM": "ForConditionalGeneration"}
 
     cross_attention: bool = True

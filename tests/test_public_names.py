@@ -65,7 +65,7 @@ def model_of(zoo_model_dir, sample_tokenizer):
     """The tiny model of a class."""
 
     def load(cls: type):
-        prefix = cls.config_class.class_prefix
+        prefix = cls.config_class.__name__.removesuffix("Config")
         kind = next(kind for kind, name in PREFIXES.items() if name == prefix)
         languages = {"languages": ["de", "en"], "mask_token_id": sample_tokenizer.mask_token_id}
         head, config = cls.__name__.removeprefix(prefix), languages if prefix == "ErnieM" else {}
