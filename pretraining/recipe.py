@@ -416,12 +416,7 @@ class Recipe:
     @property
     def languages(self) -> list[str]:
         """Codes of all languages, in the order of the corpora."""
-        return list(dict.fromkeys(code for corpus in self.corpora for code in corpus.codes))
-
-    @property
-    def corpora(self) -> list[Monolingual | Bitext | LinkedPairs]:
-        """All corpora, monolingual ones first."""
-        return self.monolingual + self.bitext + self.linked
+        return list(dict.fromkeys(code for corpus in self.named_corpora().values() for code in corpus.codes))
 
     def named_corpora(self) -> Corpora:
         """Returns all corpora, monolingual ones first, by their names in patterns, logs and curves.
@@ -433,9 +428,9 @@ class Recipe:
 
         Raises ValueError for two corpora with the same name.
         """
-        count = Counter(frozenset(corpus.codes) for corpus in self.corpora)
-        named: Corpora = {}
-        for corpus in self.corpora:
+        corpora, named = self.monolingual + self.bitext + self.linked, {}
+        count = Counter(frozenset(corpus.codes) for corpus in corpora)
+        for corpus in corpora:
             name = "-".join(corpus.codes)
             if corpus.name is not None or count[frozenset(corpus.codes)] > 1:
                 table = corpus.table or corpus.source or Table("") if isinstance(corpus, Bitext) else corpus
@@ -467,9 +462,8 @@ def one_for_each(corpus: Monolingual | Bitext) -> list[Monolingual | Bitext]:
         codes = [name] if is_text else name.split("-", 1)
         if not all(codes) or len(codes) < len(places):
             raise ValueError(f"pairs has {name!r}. Write two language codes, such as de-en.")
-        one = replace(corpus, **{many: []}, sizes={}, size=sizes.get(name, corpus.size))
-        if is_text:
-            one = replace(one, language=name, language_names={})
+        own = {"language": name, "language_names": {}} if is_text else {}
+        one = replace(corpus, **{many: []} | own, sizes={}, size=sizes.get(name, corpus.size))
         words = dict(zip(places, [changed.get(code, code) for code in codes], strict=True))
         made.append(_replaced(one, words | {"{pair}": "-".join(sorted(codes))}))
     return made or [corpus]
