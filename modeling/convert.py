@@ -233,7 +233,7 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
     return content, vars(settings) if isinstance(settings, argparse.Namespace) else {}
 
 
-def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
+def rename(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
     """The weights under our names, without bookkeeping and keys that one of `ignore_keys` matches as a whole.
 
     Raises ValueError for a pattern that matches none, and for two weights that the model shares and that differ.
@@ -350,7 +350,7 @@ def convert_veco(
     layout, words = layout_of(state, VECO_LAYOUTS), load_tokenizer(tokenizer)
     is_fairseq, cls = layout.name == "fairseq", VecoForMaskedLM
     one_stack = {r"^decoder\.layer\.": "roberta.encoder.layer."} if is_fairseq and model == "encoder" else {}
-    state = renamed(state, layout.names | one_stack, ignore_keys)
+    state = rename(state, layout.names | one_stack, ignore_keys)
     fields = {"cross_attention": any(".crossattention." in key for key in state)}
     fields["lm_head_transform"] = "lm_head.dense.weight" in state
     notes = [f"layout: {layout.name}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
@@ -462,10 +462,10 @@ def convert_ernie_m(
     if layout.is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
         is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
         state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
-    state = renamed(state, layout.names, ignore_keys)
+    state = rename(state, layout.names, ignore_keys)
     if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
         names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
-        state = renamed({key: of for key, of in state.items() if not key.startswith("roberta.pooler.")}, names)
+        state = rename({key: of for key, of in state.items() if not key.startswith("roberta.pooler.")}, names)
     fields = {name: value for name, value in settings.items() if name not in NOT_KEPT}
     fields["add_pooling_layer"] = head != "base" or "roberta.pooler.dense.weight" in state
     if num_attention_heads:

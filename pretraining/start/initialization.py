@@ -14,7 +14,7 @@ from modeling.checkpoints import auto_model_class, fresh_weights, installed_clas
 from modeling.configuration_encoder import longest_input
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
-from pretraining.start.meta_pretrained import Source, carry_over
+from pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
 from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
@@ -31,7 +31,7 @@ class Start:
         model, access = recipe.model, (recipe.hub_root, recipe.trust_remote_code)
         self.recipe, self.model = recipe, model
         self.start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
-        self.source = Source(model.meta_pretrained, *access) if model.meta_pretrained else None
+        self.source = MetaCheckpoint(model.meta_pretrained, *access) if model.meta_pretrained else None
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
