@@ -96,15 +96,14 @@ class Start:
             wanted["vocab_size"] = len(tokenizer)
         if getattr(config, "languages", None):
             wanted["mask_token_id"] = tokenizer.mask_token_id
+            if unknown := [code for code in self.recipe.languages if code not in config.languages]:
+                known = f"a language of {source} ({', '.join(config.languages)})"
+                raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         for name, value in wanted.items():
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
         self._check_phases(config, learned)
-        if getattr(config, "languages", None):
-            if unknown := [code for code in self.recipe.languages if code not in config.languages]:
-                known = f"a language of {source} ({', '.join(config.languages)})"
-                raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         return config
 
     def _check_phases(self, config: PreTrainedConfig, learned: dict[str, Any]) -> None:
