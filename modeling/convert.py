@@ -301,7 +301,7 @@ def build(cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, so
     return model
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_xlm_r_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """XLM-R's tokenizer. Raises ValueError for one whose special tokens have other ids than XLM-R's."""
     # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -347,11 +347,11 @@ def convert_veco(
     """
     require_new(output)
     state, settings = read_state(source)
-    layout, words = layout_of(state, VECO_LAYOUTS), load_tokenizer(tokenizer)
+    layout, words = layout_of(state, VECO_LAYOUTS), load_xlm_r_tokenizer(tokenizer)
     is_fairseq, cls = layout.name == "fairseq", VecoForMaskedLM
     one_stack = {r"^decoder\.layer\.": "roberta.encoder.layer."} if is_fairseq and model == "encoder" else {}
     state = rename(state, layout.names | one_stack, ignore_keys)
-    fields = {"cross_attention": any(".crossattention." in key for key in state)}
+    fields = {"cross_attention": is_fairseq or any(".crossattention." in key for key in state)}
     fields["lm_head_transform"] = "lm_head.dense.weight" in state
     notes = [f"layout: {layout.name}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
     fields["num_attention_heads"] = num_attention_heads or settings.get("encoder_attention_heads")
@@ -468,8 +468,7 @@ def convert_ernie_m(
         state = rename({key: of for key, of in state.items() if not key.startswith("roberta.pooler.")}, names)
     fields = {name: value for name, value in settings.items() if name not in NOT_KEPT}
     fields["add_pooling_layer"] = head != "base" or "roberta.pooler.dense.weight" in state
-    if num_attention_heads:
-        fields["num_attention_heads"] = num_attention_heads
+    fields["num_attention_heads"] = num_attention_heads or fields.get("num_attention_heads")
     if "id2label" not in fields and "classifier.weight" in state:
         fields.setdefault("num_labels", len(state["classifier.weight"]))
     config = make_config(ErnieMConfig, state, source, fields)
@@ -510,7 +509,7 @@ def choose_tokenizer(
     if kind is None and tokenizer is None and has_its_ids and (folder / FILES["sentencepiece_model_ckpt"]).is_file():
         kind = "ernie_m"
     is_own, vocabulary = kind == "ernie_m", folder / FILES["vocab_file"]
-    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_tokenizer(tokenizer or XLM_R)
+    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_xlm_r_tokenizer(tokenizer or XLM_R)
     if len(chosen) > config.vocab_size or chosen.pad_token_id != config.pad_token_id:
         raise ValueError(
             f"the tokenizer has {len(chosen):,} tokens and padding id {chosen.pad_token_id}, the checkpoint "
