@@ -301,7 +301,7 @@ def build(cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, so
     return model
 
 
-def load_xlm_r_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def xlm_r_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """XLM-R's tokenizer. Raises ValueError for one whose special tokens have other ids than XLM-R's."""
     # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -347,7 +347,7 @@ def convert_veco(
     """
     require_new(output)
     state, settings = read_state(source)
-    layout, words = layout_of(state, VECO_LAYOUTS), load_xlm_r_tokenizer(tokenizer)
+    layout, words = layout_of(state, VECO_LAYOUTS), xlm_r_tokenizer(tokenizer)
     is_fairseq, cls = layout.name == "fairseq", VecoForMaskedLM
     one_stack = {r"^decoder\.layer\.": "roberta.encoder.layer."} if is_fairseq and model == "encoder" else {}
     state = rename(state, layout.names | one_stack, ignore_keys)
@@ -509,7 +509,7 @@ def choose_tokenizer(
     if kind is None and tokenizer is None and has_its_ids and (folder / FILES["sentencepiece_model_ckpt"]).is_file():
         kind = "ernie_m"
     is_own, vocabulary = kind == "ernie_m", folder / FILES["vocab_file"]
-    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_xlm_r_tokenizer(tokenizer or XLM_R)
+    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else xlm_r_tokenizer(tokenizer or XLM_R)
     if len(chosen) > config.vocab_size or chosen.pad_token_id != config.pad_token_id:
         raise ValueError(
             f"the tokenizer has {len(chosen):,} tokens and padding id {chosen.pad_token_id}, the checkpoint "
