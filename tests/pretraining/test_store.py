@@ -6,7 +6,6 @@ import random
 import signal
 
 import datasets
-import numpy as np
 import pytest
 
 from pretraining.data import sources, tokenized
@@ -88,15 +87,14 @@ def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_load_corpora_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache, monkeypatch, processes):
+def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_of, cache, monkeypatch, processes):
     monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
     recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
-    (column,) = load_corpora(recipe, sample_tokenizer)[0].columns
-    found = column.slices(np.arange(60), np.zeros(60, dtype=int), column.lengths)
-    assert [ids.tolist() for ids in found] == encode_texts(lines, sample_tokenizer)
-    assert column.keys.tolist() == [sources.row_key(number) for number in range(60)]
+    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    assert examples_of(corpus) == [[ids] for ids in encode_texts(lines, sample_tokenizer)]
+    assert corpus.columns[0].keys.tolist() == [sources.row_key(number) for number in range(60)]
 
 
 @pytest.mark.slow
