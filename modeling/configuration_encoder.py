@@ -78,8 +78,6 @@ class EncoderConfig(PreTrainedConfig):
     backbone_config: dict[str, Any] | PreTrainedConfig | None = None
 
     sub_configs = {"backbone_config": AutoConfig}
-    # "Veco" in VecoConfig: how the classes of this model type are called
-    class_prefix = ""
     # Auto class -> suffix of the class's name, for the heads that this model type has in addition to `HEADS`
     further_heads = {}
     # Task -> the pipeline that the folder brings for it, as the library records it
@@ -109,11 +107,12 @@ class EncoderConfig(PreTrainedConfig):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
             )
-        if getattr(self, "auto_map", None) is None and self.class_prefix:
+        if getattr(self, "auto_map", None) is None and self.model_type:
             # for every head, so that whichever was saved, every Auto class loads the folder
-            file, heads = f"modeling_{self.model_type}.{self.class_prefix}", HEADS | self.further_heads
-            self.auto_map = {"AutoConfig": f"configuration_{self.model_type}.{self.class_prefix}Config"}
-            self.auto_map |= {auto: file + suffix for auto, suffix in heads.items()}
+            name, heads = type(self).__name__, HEADS | self.further_heads
+            prefix = f"modeling_{self.model_type}.{name.removesuffix('Config')}"
+            self.auto_map = {"AutoConfig": f"configuration_{self.model_type}.{name}"}
+            self.auto_map |= {auto: prefix + suffix for auto, suffix in heads.items()}
         if getattr(self, "custom_pipelines", None) is None and self.pipelines:
             self.custom_pipelines = copy.deepcopy(self.pipelines)
 

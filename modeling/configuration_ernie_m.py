@@ -33,7 +33,6 @@ class ErnieMConfig(EncoderConfig):
     """
 
     model_type = "ernie_m"
-    class_prefix = "ErnieM"
 
     add_pooling_layer: bool = True
     languages: list[str] | None = None

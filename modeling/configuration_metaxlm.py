@@ -23,4 +23,3 @@ class MetaXlmConfig(EncoderConfig):
     """
 
     model_type = "metaxlm"
-    class_prefix = "MetaXlm"

@@ -12,8 +12,7 @@ from .configuration_encoder import EncoderConfig
 class VecoConfig(EncoderConfig):
     """The configuration of VECO.
 
-    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
-    architecture's encoder in their place.
+    The fields of all models, and their defaults, are those of `XLMRobertaConfig`.
 
     Args:
         cross_attention: whether layers have the cross-attention module, which is used when it is plugged in.
@@ -37,7 +36,6 @@ class VecoConfig(EncoderConfig):
     """
 
     model_type = "veco"
-    class_prefix = "Veco"
     further_heads = {"AutoModelForSeq2SeqLM": "ForConditionalGeneration"}
 
     cross_attention: bool = True

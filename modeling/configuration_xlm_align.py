@@ -46,7 +46,6 @@ class XlmAlignConfig(EncoderConfig):
     """
 
     model_type = "xlm_align"
-    class_prefix = "XlmAlign"
     pipelines = {
         "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
     }

@@ -17,7 +17,6 @@ or not finite, nothing is written.
 """
 
 import argparse
-import collections
 import json
 import math
 import pickle
@@ -109,24 +108,25 @@ ERNIE_M_STATIC: Names = {
 
 
 class Layout(NamedTuple):
-    """One of the layouts of a model: a pattern that one of its names has, its table, and whether its matrices are
-    (in, out), as Paddle's."""
+    """One of the layouts of a model: a pattern that one of the names in it has (`mark`), its table, and whether its
+    matrices are (in, out), as Paddle's."""
 
+    name: str
     mark: str
     names: Names
     is_paddle: bool = False
 
 
 # the first whose mark is found
-VECO_LAYOUTS = {
-    "fairseq": Layout(r"^encoder\.layers\.\d+\.fc1\.", VECO_FAIRSEQ),
-    "native": Layout("", VECO_NATIVE),
-}
-ERNIE_M_LAYOUTS = {
-    "static graph": Layout(r"^word_embedding$", ERNIE_M_STATIC, is_paddle=True),
-    "transformers 4": Layout(r"\.self_attn\.self_attn\.", ERNIE_M),
-    "PaddleNLP": Layout("", ERNIE_M, is_paddle=True),
-}
+VECO_LAYOUTS = (
+    Layout("fairseq", r"^encoder\.layers\.\d+\.fc1\.", VECO_FAIRSEQ),
+    Layout("native", "", VECO_NATIVE),
+)
+ERNIE_M_LAYOUTS = (
+    Layout("static graph", r"^word_embedding$", ERNIE_M_STATIC, is_paddle=True),
+    Layout("transformers 4", r"\.self_attn\.self_attn\.", ERNIE_M),
+    Layout("PaddleNLP", "", ERNIE_M, is_paddle=True),
+)
 # what libraries and optimizers keep for themselves
 BOOKKEEPING = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids"
@@ -147,18 +147,15 @@ XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 in XLM-R; <mask> is the last
 NEVER = -1e4  # logit of a token that a model cannot predict
 
-
-# What pickles of numpy's arrays are made with, in all of numpy's versions. Anything else could run code.
-MAKERS = {"_reconstruct": np.zeros(1).__reduce__()[0], "_frombuffer": np.zeros(1).__reduce_ex__(5)[0]}
-MAKERS["scalar"] = np.float32().__reduce__()[0]
-MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
-ALLOWED = {(module, name): made for module in MODULES for name, made in MAKERS.items()} | {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("builtins", "tuple"): tuple,  # (name, array), as newer versions of Paddle write a parameter
-    ("__builtin__", "tuple"): tuple,
-    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how protocol 2 holds bytes
+# What pickles of arrays are made with, by module. Anything else could run code.
+ALLOWED = {
+    "numpy": ("ndarray", "dtype"),
+    "numpy._core.multiarray": ("_reconstruct", "scalar"),
+    "numpy._core.numeric": ("_frombuffer",),
+    "collections": ("OrderedDict",),
+    "builtins": ("tuple",),  # (name, array), as newer versions of Paddle write a parameter
+    "__builtin__": ("tuple",),
+    "_codecs": ("encode",),  # how protocol 2 holds bytes
 }
 # Paddle's VarType.Type, by number
 PADDLE_TYPES = (np.bool_, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64)
@@ -168,9 +165,10 @@ class ArrayUnpickler(pickle.Unpickler):
     """Loads arrays, numbers, texts and their containers; any other object is refused before it is made."""
 
     def find_class(self, module: str, name: str):
-        if (module, name) not in ALLOWED:
+        module = module.replace("numpy.core.", "numpy._core.")  # its name before numpy 2
+        if name not in ALLOWED.get(module, ()):
             raise pickle.UnpicklingError(f"objects of {module}.{name}")
-        return ALLOWED[module, name]
+        return super().find_class(module, name)
 
 
 def read_pdparams(path: Path) -> State:
@@ -235,7 +233,7 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
     return content, vars(settings) if isinstance(settings, argparse.Namespace) else {}
 
 
-def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
+def rename(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
     """The weights under our names, without bookkeeping and keys that one of `ignore_keys` matches as a whole.
 
     Raises ValueError for a pattern that matches none, and for two weights that the model shares and that differ.
@@ -256,15 +254,13 @@ def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> Stat
     return found
 
 
-def layout_of(state: State, layouts: dict[str, Layout]) -> str:
-    """The name of the layout of these weights."""
-    return next(name for name, layout in layouts.items() if any(re.search(layout.mark, key) for key in state))
+def layout_of(state: State, layouts: Sequence[Layout]) -> Layout:
+    """The layout of these weights."""
+    return next(layout for layout in layouts if any(re.search(layout.mark, key) for key in state))
 
 
-def make_config(
-    cls: type[PreTrainedConfig], state: State, source: str, num_heads: int | None, fields: dict[str, Any]
-) -> PreTrainedConfig:
-    """The configuration: `fields`, and what the shapes say; heads of 64 dimensions where nothing says how many.
+def make_config(cls: type[PreTrainedConfig], state: State, source: str, fields: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration: `fields`, and what the shapes say; heads of 64 dimensions where no field says how many.
 
     Raises ValueError as the class does, for weights of another layout, and for a hidden size that no such heads divide.
     """
@@ -274,28 +270,24 @@ def make_config(
     rows = {"vocab_size": WORDS, "max_position_embeddings": POSITIONS, "type_vocab_size": TOKEN_TYPES}
     rows["intermediate_size"] = "roberta.encoder.layer.0.intermediate.dense.weight"
     found = {field: len(state[name]) for field, name in rows.items() if name in state}
-    found |= {"hidden_size": state[WORDS].shape[-1], "num_hidden_layers": max(layers) + 1} | fields
-    if not num_heads and "num_attention_heads" not in found and found["hidden_size"] % 64:
-        raise ValueError(f"hidden size {found['hidden_size']} does not fit heads of 64: give --num_attention_heads.")
-    heads = num_heads or found.get("num_attention_heads", found["hidden_size"] // 64)
-    return cls.from_dict(found | {"num_attention_heads": heads})
+    size = state[WORDS].shape[-1]
+    found |= {"hidden_size": size, "num_hidden_layers": max(layers) + 1} | fields
+    if not found.get("num_attention_heads"):
+        found["num_attention_heads"], rest = divmod(size, 64)
+        if rest:
+            raise ValueError(f"hidden size {size} does not fit heads of 64: give --num_attention_heads.")
+    return cls.from_dict(found)
 
 
-def build(
-    cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, source: str, zeros: Sequence[str] = ()
-) -> PreTrainedModel:
-    """The model of these weights in their own type; `zeros` are those that the layout has no place for.
+def build(cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, source: str) -> PreTrainedModel:
+    """The model of these weights in their own type.
 
     Raises ValueError for weights that are missing, left over, of another shape, or no finite numbers.
     """
     with torch.device("meta"):
         model = cls(config)
-    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if WORDS not in shapes:  # the encoder by itself
+    if WORDS not in model.state_dict():  # the encoder by itself
         state = {name.removeprefix("roberta."): tensor for name, tensor in state.items()}
-        zeros = [name.removeprefix("roberta.") for name in zeros]
-    dtype = next(iter(state.values())).dtype
-    state = {name: torch.zeros(shapes[name], dtype=dtype) for name in zeros} | state
     try:
         left = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
     except RuntimeError as error:
@@ -309,7 +301,7 @@ def build(
     return model
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def xlm_r_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """XLM-R's tokenizer. Raises ValueError for one whose special tokens have other ids than XLM-R's."""
     # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -355,36 +347,31 @@ def convert_veco(
     """
     require_new(output)
     state, settings = read_state(source)
-    layout, words = layout_of(state, VECO_LAYOUTS), load_tokenizer(tokenizer)
-    names = VECO_LAYOUTS[layout].names
-    if layout != "fairseq":
-        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM
-        fields = {"cross_attention": any(".crossattention." in key for key in state)}
-        fields["lm_head_transform"] = "lm_head.dense.weight" in state
-        notes = [f"layout: {layout}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
-        config = make_config(VecoConfig, state, source, num_attention_heads, fields)
-        zeros = [] if fields["lm_head_transform"] else ["lm_head.bias"]
-    else:
-        is_encoder = model == "encoder"
-        names = names | ({r"^decoder\.layer\.": "roberta.encoder.layer."} if is_encoder else {})
-        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
-        fields = {"hidden_act": settings.get("activation_fn", "gelu"), "lm_head_transform": False}
-        fields |= {"cross_attention": is_encoder}
-        if heads := settings.get("encoder_attention_heads"):
-            fields["num_attention_heads"] = heads
-        notes = [f"layout: {layout}"]
-        if not is_encoder:
-            layers, is_tied = decoder_origin(state, source)
-            fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
-            notes.append(f"decoder: from the encoder's layers {layers}, {'tied' if is_tied else 'not equal, not tied'}")
+    layout, words = layout_of(state, VECO_LAYOUTS), xlm_r_tokenizer(tokenizer)
+    is_fairseq, cls = layout.name == "fairseq", VecoForMaskedLM
+    one_stack = {r"^decoder\.layer\.": "roberta.encoder.layer."} if is_fairseq and model == "encoder" else {}
+    state = rename(state, layout.names | one_stack, ignore_keys)
+    fields = {"cross_attention": is_fairseq or any(".crossattention." in key for key in state)}
+    fields["lm_head_transform"] = "lm_head.dense.weight" in state
+    notes = [f"layout: {layout.name}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
+    fields["num_attention_heads"] = num_attention_heads or settings.get("encoder_attention_heads")
+    if is_fairseq:
+        fields |= {"vocab_size": len(words), "hidden_act": settings.get("activation_fn", "gelu")}
+    if is_fairseq and model == "translation":
+        cls, (layers, is_tied) = VecoForConditionalGeneration, decoder_origin(state, source)
+        fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
+        notes.append(f"decoder: from the encoder's layers {layers}, {'tied' if is_tied else 'not equal, not tied'}")
+    config = make_config(VecoConfig, state, source, fields)
+    if is_fairseq:
         state |= all_rows(state[WORDS], len(words), dict_map)
-        config = make_config(VecoConfig, state, source, num_attention_heads, fields)
         scale = embedding_scale or ("keep" if settings.get("no_scale_embedding") else None)
         notes.append(scale_words(state, config, scale))
-        zeros = [TOKEN_TYPES]
+        state[TOKEN_TYPES] = state[WORDS].new_zeros(1, config.hidden_size)
+    elif not config.lm_head_transform:
+        state.setdefault("lm_head.bias", state[WORDS].new_zeros(config.vocab_size))
     if len(words) != config.vocab_size:
         raise ValueError(f"{source} has {config.vocab_size:,} words, and {tokenizer} {len(words):,}: give its own.")
-    return [save(build(cls, config, state, source, zeros), words, output), *notes]
+    return [save(build(cls, config, state, source), words, output), *notes]
 
 
 def decoder_origin(state: State, source: str) -> tuple[list[int], bool]:
@@ -467,29 +454,29 @@ def convert_ernie_m(
     if any(key.startswith("roberta.") or ".layer.0." in key for key in state):
         raise ValueError(f"{source} is a folder of this zoo, which needs no conversion.")
     layout = layout_of(state, ERNIE_M_LAYOUTS)
-    _, names, is_paddle = ERNIE_M_LAYOUTS[layout]
     settings = next((read_settings(folder / name) for name in CONFIGS if (folder / name).is_file()), {})
     named = next(iter(settings.get("architectures") or ()), "ErnieMModel")
     head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
     if head is None:
         raise ValueError(f"the configuration names the class {named!r}: --head base converts the encoder.")
-    if is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
+    if layout.is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
         is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
         state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
-    state = renamed(state, names, ignore_keys)
-    pooler = [key for key in state if key.startswith("roberta.pooler.")]
+    state = rename(state, layout.names, ignore_keys)
     if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
         names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
-        state = renamed({key: tensor for key, tensor in state.items() if key not in pooler}, names)
+        state = rename({key: of for key, of in state.items() if not key.startswith("roberta.pooler.")}, names)
     fields = {name: value for name, value in settings.items() if name not in NOT_KEPT}
-    fields["add_pooling_layer"] = head != "base" or bool(pooler)
-    if head in ("sequence", "token") and "id2label" not in fields and "classifier.weight" in state:
+    fields["add_pooling_layer"] = head != "base" or "roberta.pooler.dense.weight" in state
+    fields["num_attention_heads"] = num_attention_heads or fields.get("num_attention_heads")
+    if "id2label" not in fields and "classifier.weight" in state:
         fields.setdefault("num_labels", len(state["classifier.weight"]))
-    config = make_config(ErnieMConfig, state, source, num_attention_heads, fields)
-    notes = [f"layout: {layout}; head: {head}"]
+    config = make_config(ErnieMConfig, state, source, fields)
+    state.setdefault(TOKEN_TYPES, state[WORDS].new_zeros(config.type_vocab_size, config.hidden_size))
+    notes = [f"layout: {layout.name}; head: {head}"]
     notes += [f"assumed: {name} {getattr(config, name)}" for name in ASSUMED if name not in settings]
-    model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
-    chosen = choose_tokenizer(folder, not is_paddle, config, tokenizer, tokenizer_type)
+    model = build(ERNIE_M_HEADS[head], config, state, source)
+    chosen = choose_tokenizer(folder, not layout.is_paddle, config, tokenizer, tokenizer_type)
     config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
     return [save(model, chosen, output), *notes, f"tokenizer: {type(chosen).__name__}"]
 
@@ -519,10 +506,10 @@ def choose_tokenizer(
     Raises ValueError where there is none, for more tokens than embeddings, another padding id, and rows that belong to
     other tokens: where the source has a vocab.txt, the ordinary tokens of XLM-R's have to be the same, one by one.
     """
-    model_file, vocabulary = folder / FILES["sentencepiece_model_ckpt"], folder / FILES["vocab_file"]
-    keeps = tokenizer is None and has_its_ids and model_file.is_file()
-    is_own = keeps if kind is None else kind == "ernie_m"
-    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_tokenizer(tokenizer or XLM_R)
+    if kind is None and tokenizer is None and has_its_ids and (folder / FILES["sentencepiece_model_ckpt"]).is_file():
+        kind = "ernie_m"
+    is_own, vocabulary = kind == "ernie_m", folder / FILES["vocab_file"]
+    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else xlm_r_tokenizer(tokenizer or XLM_R)
     if len(chosen) > config.vocab_size or chosen.pad_token_id != config.pad_token_id:
         raise ValueError(
             f"the tokenizer has {len(chosen):,} tokens and padding id {chosen.pad_token_id}, the checkpoint "

@@ -11,6 +11,7 @@ Format: `[CLS] x [SEP]`, `[CLS] x [SEP] [SEP] y [SEP]`.
 
 import copy
 import json
+import re
 from collections import deque
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -25,14 +26,9 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 SPACE = "▁"  # SentencePiece's sign for a space
-# the marks that are tokens of their own; others stay with their neighbors
-PUNCTUATION = frozenset(",;:.?!~，；：。？！《》【】")
+# characters that are subwords of their own: these marks, and the block of unified Chinese characters
+ALONE = re.compile("[,;:.?!~，；：。？！《》【】\u4e00-\u9fff]")
 FILES = {"vocab_file": "vocab.txt", "sentencepiece_model_ckpt": "sentencepiece.bpe.model"}
-
-
-def stands_alone(character: str) -> bool:
-    """Whether a character is a subword of its own: the block of unified Chinese characters, and `PUNCTUATION`."""
-    return "\u4e00" <= character <= "\u9fff" or character in PUNCTUATION
 
 
 def cut(subword: str) -> list[tuple[int, int]]:
@@ -41,7 +37,7 @@ def cut(subword: str) -> list[tuple[int, int]]:
     for index, character in enumerate(subword):
         if character == SPACE:
             continue
-        alone = stands_alone(character)
+        alone = ALONE.match(character)
         turns = index > 0 and character.isdigit() != subword[index - 1].isdigit()
         if not (alone or turns):
             continue

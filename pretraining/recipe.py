@@ -268,8 +268,12 @@ class Phase:
                 raise ValueError(f"{where} has no text of teacher.language {recipe.teacher.language!r}. Add it.")
 
     def read(self, corpora: Corpora) -> Corpora:
-        """Returns those of a recipe's corpora that it reads, by name."""
-        return {name: corpora[name] for name in match_corpora(self.corpora, list(corpora), f"phase {self.name}")}
+        """Returns the corpora of a recipe that it reads. Raises ValueError for a pattern that matches none."""
+        for pattern in self.corpora:
+            if not any(is_selected(name, [pattern]) for name in corpora):
+                found = f"phase {self.name}: the pattern {pattern!r} matches no corpus"
+                raise ValueError(f"{found}. {nearest(pattern, corpora)}")
+        return {name: corpus for name, corpus in corpora.items() if is_selected(name, self.corpora)}
 
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains in the phase; others are frozen. Cross-attention is no part of the body:
@@ -412,12 +416,7 @@ class Recipe:
     @property
     def languages(self) -> list[str]:
         """Codes of all languages, in the order of the corpora."""
-        return list(dict.fromkeys(code for corpus in self.corpora for code in corpus.codes))
-
-    @property
-    def corpora(self) -> list[Monolingual | Bitext | LinkedPairs]:
-        """All corpora, monolingual ones first."""
-        return self.monolingual + self.bitext + self.linked
+        return list(dict.fromkeys(code for corpus in self.named_corpora().values() for code in corpus.codes))
 
     def named_corpora(self) -> Corpora:
         """Returns all corpora, monolingual ones first, by their names in patterns, logs and curves.
@@ -429,9 +428,9 @@ class Recipe:
 
         Raises ValueError for two corpora with the same name.
         """
-        count = Counter(frozenset(corpus.codes) for corpus in self.corpora)
-        named: Corpora = {}
-        for corpus in self.corpora:
+        corpora, named = self.monolingual + self.bitext + self.linked, {}
+        count = Counter(frozenset(corpus.codes) for corpus in corpora)
+        for corpus in corpora:
             name = "-".join(corpus.codes)
             if corpus.name is not None or count[frozenset(corpus.codes)] > 1:
                 table = corpus.table or corpus.source or Table("") if isinstance(corpus, Bitext) else corpus
@@ -451,21 +450,20 @@ def one_for_each(corpus: Monolingual | Bitext) -> list[Monolingual | Bitext]:
     codes.
     """
     is_text = isinstance(corpus, Monolingual)
-    field, places = ("languages", ("{language}",)) if is_text else ("pairs", ("{source}", "{target}"))
-    listed, sizes, changed = getattr(corpus, field), corpus.sizes, getattr(corpus, "language_names", {})
+    many, places = ("languages", ("{language}",)) if is_text else ("pairs", ("{source}", "{target}"))
+    listed, sizes, changed = getattr(corpus, many), corpus.sizes, getattr(corpus, "language_names", {})
     names, made = listed or list(sizes), []
     if listed and sizes and set(listed) != set(sizes):
-        raise ValueError(f"{field} are {', '.join(listed)}, but sizes has {', '.join(sizes)}. Both must name the same.")
+        raise ValueError(f"{many} are {', '.join(listed)}, but sizes has {', '.join(sizes)}. Both must name the same.")
     if (corpus.codes == places) != bool(names) or not {*changed} <= {*names}:
-        found = f"A corpus of {'-'.join(corpus.codes)} has {field} {names}" + (f", language_names {changed}" * is_text)
-        raise ValueError(f"{found}. {'-'.join(places)} goes with {field}, one corpus for each.")
+        found = f"A corpus of {'-'.join(corpus.codes)} has {many} {names}" + (f", language_names {changed}" * is_text)
+        raise ValueError(f"{found}. {'-'.join(places)} goes with {many}, one corpus for each.")
     for name in names:
         codes = [name] if is_text else name.split("-", 1)
         if not all(codes) or len(codes) < len(places):
             raise ValueError(f"pairs has {name!r}. Write two language codes, such as de-en.")
-        one = replace(corpus, **{field: []}, sizes={}, size=sizes.get(name, corpus.size))
-        if is_text:
-            one = replace(one, language=name, language_names={})
+        own = {"language": name, "language_names": {}} if is_text else {}
+        one = replace(corpus, **{many: []} | own, sizes={}, size=sizes.get(name, corpus.size))
         words = dict(zip(places, [changed.get(code, code) for code in codes], strict=True))
         made.append(_replaced(one, words | {"{pair}": "-".join(sorted(codes))}))
     return made or [corpus]
@@ -489,17 +487,6 @@ def is_selected(name: str, patterns: Iterable[str]) -> bool:
     """
     code = name.partition("/")[0]
     return any(fnmatchcase(name if "/" in pattern else code, pattern) for pattern in patterns)
-
-
-def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
-    """Returns the names that any of the glob patterns selects (`is_selected`), in their order.
-
-    Raises ValueError for a pattern that matches none, with the nearest names.
-    """
-    for pattern in patterns:
-        if not any(is_selected(name, [pattern]) for name in names):
-            raise ValueError(f"{where}: the pattern {pattern!r} matches no corpus. {nearest(pattern, names)}")
-    return [name for name in names if is_selected(name, patterns)]
 
 
 def scheduled_together(phases: Sequence[Phase], index: int) -> list[Phase]:

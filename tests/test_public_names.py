@@ -65,10 +65,9 @@ def model_of(zoo_model_dir, sample_tokenizer):
     """The tiny model of a class."""
 
     def load(cls: type):
-        prefix = cls.config_class.class_prefix
-        kind = next(kind for kind, name in PREFIXES.items() if name == prefix)
+        kind = cls.config_class.model_type
         languages = {"languages": ["de", "en"], "mask_token_id": sample_tokenizer.mask_token_id}
-        head, config = cls.__name__.removeprefix(prefix), languages if prefix == "ErnieM" else {}
+        head, config = cls.__name__.removeprefix(PREFIXES[kind]), languages if kind == "ernie_m" else {}
         return cls.from_pretrained(zoo_model_dir(kind, head, **config))
 
     return load

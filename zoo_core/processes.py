@@ -89,9 +89,9 @@ def main_first() -> Iterator[None]:
         yield
     except (ValueError, OSError) as raised:
         errors.append(raised)
-    from_all(report)
     if is_first:
         from_all(report)
+    from_all(report)
 
 
 class Stopped(BaseException):

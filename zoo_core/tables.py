@@ -89,14 +89,14 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         kind = table.format if table.format != "auto" else "csv" if table.delimiter else by_name
         if kind in (None, "hub"):
             raise ValueError(f"{path} is a file of unknown format. Set `format` to one of {', '.join(FORMATS)}.")
-        given = {"config": table.config, "revision": table.revision, "split": table.split.removeprefix("train")}
+        unfit = {"config": table.config, "revision": table.revision, "split": table.split.removeprefix("train")}
     else:
-        kind, given = "hub", {"format": table.format in FORMATS}
-        is_missing = given["format"] or (table.format == "auto" and (by_name or looks_like_missing_folder(path)))
+        kind, unfit = "hub", {"format": table.format in FORMATS}
+        is_missing = unfit["format"] or (table.format == "auto" and (by_name or looks_like_missing_folder(path)))
         if not Path(path).is_dir() and (is_missing or not HUB_ID.fullmatch(path)):
             raise ValueError(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
-    given["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
-    if wrong := next((name for name, value in given.items() if value), None):
+    unfit["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
+    if wrong := next((name for name, value in unfit.items() if value), None):
         raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
     return kind, path
 

@@ -147,12 +147,13 @@ def _counts(lengths_R: np.ndarray, held_out_R: np.ndarray) -> dict[str, int]:
     return {"rows": len(usable), "empty": int((~usable).sum()), "held_out": held_out}
 
 
-def _windows(column: TokenColumn, room: int, held_out_below: int) -> tuple[Parts, Parts, dict[str, int]]:
+def _windows(column: TokenColumn, room: int, below: int) -> tuple[Parts, Parts, dict[str, int]]:
     """Texts as consecutive windows of at most `room` tokens, which have all tokens of a row.
 
-    Returns training examples, held-out examples, and counts. An example's id is the number of the window in the corpus.
+    Returns training examples, held-out examples (rows with keys under `below`), and counts. An example's id is the
+    number of the window in the corpus.
     """
-    lengths, held_out = column.lengths, column.keys < held_out_below
+    lengths, held_out = column.lengths, column.keys < below
     windows = -(-lengths // room)
     rows, numbers = _numbered(np.arange(len(lengths)), windows)
     parts = Parts(np.arange(len(rows)), rows[None], (numbers * room)[None], None)
@@ -162,7 +163,7 @@ def _windows(column: TokenColumn, room: int, held_out_below: int) -> tuple[Parts
 
 
 def _pairs(
-    columns: list[TokenColumn], rows: np.ndarray | None, max_length: int, apart: bool, held_out_below: int
+    columns: list[TokenColumn], rows: np.ndarray | None, max_length: int, apart: bool, below: int
 ) -> tuple[Parts, Parts, dict[str, int]]:
     """Pairs with two sides that are not empty, and what further columns have in their rows. A long pair is cut, the
     longer side first, or each side to `max_length` if they are read `apart`. Returns the same as `_windows`."""
@@ -171,7 +172,7 @@ def _pairs(
     both = list(zip(columns[:2], rows, strict=True))
     lengths, keys = np.stack([of.lengths[r] for of, r in both]), np.stack([of.keys[r] for of, r in both])
     usable = np.flatnonzero(lengths.min(0) > 0)
-    counts = _counts(lengths.min(0), (keys < held_out_below).any(0))
+    counts = _counts(lengths.min(0), (keys < below).any(0))
     room = max_length - (SPECIALS_OF_TEXT if apart else SPECIALS_OF_PAIR)
     kept = np.minimum(lengths, room) if apart else cut_pair(lengths, room)
     counts["cut"] = int((kept != lengths).any(0)[usable].sum())
@@ -181,17 +182,17 @@ def _pairs(
     parts = Parts(np.arange(len(usable)), rows, np.zeros_like(stops), stops)
     # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for training if
     # neither side is held out, and for evaluation if both are, so that no side is used for both.
-    return parts[(keys >= held_out_below).all(0)], parts[(keys < held_out_below).all(0)], counts
+    return parts[(keys >= below).all(0)], parts[(keys < below).all(0)], counts
 
 
-def _segments(column: TokenColumn, room: int, held_out_below: int) -> tuple[Parts, Parts, dict[str, int]]:
+def _segments(column: TokenColumn, room: int, below: int) -> tuple[Parts, Parts, dict[str, int]]:
     """Pairs of adjacent segments of one document (VECO, section 4 and footnote 9). Returns the same as `_windows`.
 
     A segment is a row, or one of the equal windows of a row longer than `room`. Two neighbors in a document are an
     example, so most segments are in two examples. Their order has no effect, because the loss (Eq. 1) is symmetric. A
     row without a neighbor gives its two halves. A held-out row does, too, because its neighbors are training text.
     """
-    lengths, held_out = column.lengths.astype(np.int64), column.keys < held_out_below
+    lengths, held_out = column.lengths.astype(np.int64), column.keys < below
     rows = np.flatnonzero((lengths > 0) & ~held_out)
     # a run: consecutive rows of a document, with only empty rows between them
     run_R = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))[rows]

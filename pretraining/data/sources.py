@@ -31,7 +31,7 @@ from zoo_core.tables import (
 )
 
 KEY_BITS = 63  # of a row's hash: fits Arrow's and numpy's int64
-SIDES = ("source", "target")  # columns of pairs that are split here
+SPLIT_COLUMNS = ("source", "target")  # of pairs that are split here
 
 
 @dataclass
@@ -204,7 +204,7 @@ def _open_bitext(source: Source, corpus: Bitext) -> None:
             raise ValueError(f"{name} sets {option}, which is only for a `{needed}`. Leave it out.")
     if corpus.separator is not None:
         column = corpus.source_column or "text"
-        rows, columns = _split_sides(source.read(corpus.table, column), column, corpus, name), SIDES
+        rows, columns = _split_sides(source.read(corpus.table, column), column, corpus, name), SPLIT_COLUMNS
     elif corpus.table is not None:
         columns = [column or language for column, language in zip(given, corpus.codes, strict=True)]
         rows = source.read(corpus.table, *columns)
@@ -240,7 +240,7 @@ def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Data
         sides = [side.strip() for side in between.split(text)] if text.strip() else ["", ""]
         if len(sides) != 2:
             raise ValueError(f"{where}, row {number + 1}: {separator!r} does not occur once in {column}.")
-        return dict(zip(SIDES, sides, strict=True))
+        return dict(zip(SPLIT_COLUMNS, sides, strict=True))
 
     return rows.map(split, with_indices=True)
 

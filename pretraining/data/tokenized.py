@@ -80,10 +80,6 @@ class TokenColumn:
         bounds = zip(chunk_M.tolist(), (begin_M + starts_M).tolist(), (begin_M + stops_M).tolist(), strict=True)
         return [self.chunks[chunk][start:stop] for chunk, start, stop in bounds]
 
-    def ids(self, row: int) -> np.ndarray:
-        """Returns (T,) int32 token ids of a row; a view of the file."""
-        return self.slices(*np.array([[row], [0], [self.lengths[row]]]))[0]
-
     def new_documents(self) -> np.ndarray:
         """Returns (R,): true where a row begins a new document; without documents, each row does."""
         is_new = np.ones(len(self.lengths), dtype=bool)

@@ -64,15 +64,15 @@ class LinksCollator(Collator):
     def rows(self, sides, keys_B, language_rows_SB):
         import torch
 
-        links = [np.reshape(of_row, (-1, 3)) for of_row in sides[4]]
+        texts, words, links = sides[:2], sides[2:4], [np.reshape(of_row, (-1, 3)) for of_row in sides[4]]
         links_K4 = np.concatenate([np.insert(of_row, 0, row, axis=1) for row, of_row in enumerate(links)])
         fields = {"has_links": torch.from_numpy(np.array([len(of_row) > 0 for of_row in links]))}
         for side, name in enumerate(SIDES):
-            rows = lay_out([sides[side]], self.tokenizer)
+            rows = lay_out([texts[side]], self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)
             places = {}  # (row, word of the text) -> its number among those of the row that have tokens
-            for row, (tokens, words) in enumerate(zip(sides[side], sides[2 + side], strict=True)):
-                known, words_BT[row, rows.tokens[row]] = np.unique(words[: len(tokens)], return_inverse=True)
+            for row, (ids, own) in enumerate(zip(texts[side], words[side], strict=True)):
+                known, words_BT[row, rows.tokens[row]] = np.unique(own[: len(ids)], return_inverse=True)
                 places |= {(row, word): number for number, word in enumerate(known.tolist())}
             linked = links_K4[:, [0, 1 + side]].tolist()
             links_K4[:, 1 + side] = [places.get((row, word), NO_WORD) for row, word in linked]

@@ -14,7 +14,7 @@ from modeling.checkpoints import auto_model_class, fresh_weights, installed_clas
 from modeling.configuration_encoder import longest_input
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
-from pretraining.start.meta_pretrained import Source, carry_over
+from pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
 from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
@@ -31,7 +31,7 @@ class Start:
         model, access = recipe.model, (recipe.hub_root, recipe.trust_remote_code)
         self.recipe, self.model = recipe, model
         self.start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
-        self.source = Source(model.meta_pretrained, *access) if model.meta_pretrained else None
+        self.source = MetaCheckpoint(model.meta_pretrained, *access) if model.meta_pretrained else None
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
@@ -96,15 +96,14 @@ class Start:
             wanted["vocab_size"] = len(tokenizer)
         if getattr(config, "languages", None):
             wanted["mask_token_id"] = tokenizer.mask_token_id
+            if unknown := [code for code in self.recipe.languages if code not in config.languages]:
+                known = f"a language of {source} ({', '.join(config.languages)})"
+                raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         for name, value in wanted.items():
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
         self._check_phases(config, learned)
-        if getattr(config, "languages", None):
-            if unknown := [code for code in self.recipe.languages if code not in config.languages]:
-                known = f"a language of {source} ({', '.join(config.languages)})"
-                raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         return config
 
     def _check_phases(self, config: PreTrainedConfig, learned: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
 
 
-class Source:
+class MetaCheckpoint:
     """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
     def __init__(self, settings: MetaPretrained, hub_root: str | None = None, trust_remote_code: bool = False):
@@ -109,7 +109,7 @@ def token_rows(model: PreTrainedModel) -> set[str]:
 
 
 @torch.no_grad()
-def carry_over(model: PreTrainedModel, source: Source, matching: Matching | None = None) -> list[str]:
+def carry_over(model: PreTrainedModel, source: MetaCheckpoint, matching: Matching | None = None) -> list[str]:
     """Copies a source's weights into a new model; returns the names of those that stay random or zero.
 
     `initialize` of the recipe (Table 5):
@@ -142,7 +142,7 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching | None
     return left
 
 
-def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
+def _copy_positions(mine: dict, source: MetaCheckpoint, first: int) -> list[str]:
     """Returns which positions stay random."""
     old_PH, new_PH, types = source.weights[POSITIONS], mine[POSITIONS], source.weights[TOKEN_TYPES]
     offset = first_position(source.config)

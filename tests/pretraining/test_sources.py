@@ -3,7 +3,7 @@ import pytest
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import open_sources, row_key, training_texts
-from pretraining.recipe import match_corpora
+from pretraining.recipe import Phase
 from zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}
@@ -127,6 +127,6 @@ def test_load_corpora_refuses(files, recipe_of, sample_tokenizer, case, monkeypa
     "pattern, places",
     [("en", [0, 1]), ("en-de", [2, 3]), ("en*", [0, 1, 2, 3, 4]), ("*-*", [2, 3, 4]), ("*/news", [1, 3])],
 )
-def test_match_corpora(pattern, places):
+def test_phase_reads_the_corpora_of_a_pattern(pattern, places):
     names = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr", "de"]
-    assert match_corpora([pattern], names, "x") == [names[place] for place in places]
+    assert [*Phase(corpora=[pattern]).read(dict.fromkeys(names))] == [names[place] for place in places]

@@ -75,26 +75,26 @@ def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer
     def column_of(lines, tokenizer=sample_tokenizer):
         recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
         side = open_sources(recipe.named_corpora())[0].sides[0]
-        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en").rows["ids"][:]
 
     first = column_of(["Rain.", "Sun and rain."])
     tokenized_texts.clear()
     sample_tokenizer("a", truncation=True, max_length=3)  # leaves traces that change no ids
-    assert column_of(["Rain.", "Sun and rain."]).ids(1).tolist() == first.ids(1).tolist() and not tokenized_texts
-    assert column_of(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and tokenized_texts
+    assert column_of(["Rain.", "Sun and rain."]) == first and not tokenized_texts
+    assert column_of(["Rain.", "Sun and snow."]) != first and tokenized_texts
     other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
-    assert column_of(["Rain.", "Sun and rain."], other).ids(1).tolist() != first.ids(1).tolist()
+    assert column_of(["Rain.", "Sun and rain."], other) != first
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_load_corpora_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache, monkeypatch, processes):
+def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_of, cache, monkeypatch, processes):
     monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
     recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
-    (column,) = load_corpora(recipe, sample_tokenizer)[0].columns
-    assert [column.ids(row).tolist() for row in range(60)] == encode_texts(lines, sample_tokenizer)
-    assert column.keys.tolist() == [sources.row_key(number) for number in range(60)]
+    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    assert examples_of(corpus) == [[ids] for ids in encode_texts(lines, sample_tokenizer)]
+    assert corpus.columns[0].keys.tolist() == [sources.row_key(number) for number in range(60)]
 
 
 @pytest.mark.slow
@@ -125,5 +125,5 @@ def test_prepare_continues_after_kills(
     assert len(tokenized_texts) == 1200, "finished columns are kept"
     tokenized_texts.clear()
     for corpus, lines in zip(load_corpora(recipe, sample_tokenizer), texts.values(), strict=True):
-        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == encode_texts(lines, sample_tokenizer)
+        assert corpus.columns[0].rows["ids"][:] == encode_texts(lines, sample_tokenizer)
     assert not tokenized_texts, "a run finds what was prepared"
