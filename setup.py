@@ -25,7 +25,7 @@ class BuildInside(build_py):
         for name in PACKAGES:
             shutil.copytree(Path(self.build_lib, name), inside / name, dirs_exist_ok=True)
             shutil.rmtree(Path(self.build_lib, name))
-        for path in {*inside.rglob("*.py*")} - {*inside.glob("hub_cards/space/*")}:  # a Space has modeling/ beside it
+        for path in {*inside.rglob("*.py*")} - {*inside.glob("hub_cards/space/*")}:  # a Space has modeling/ next to it
             text = IMPORTS.sub(r"\1crosslingual_zoo.", path.read_text(encoding="utf-8"))
             path.write_text(MODULES.sub("crosslingual_zoo.", text), encoding="utf-8")
 
