@@ -70,7 +70,7 @@ def write_card(
         raise ValueError(changed) from error
     if base_model and (record.recipe or record.own) and (not start or (hub_id(start) and start != base_model)):
         raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
-    if record.curves and record.curves.is_file():
+    if record.curves:
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
     with written_aside(target) as stream:
         stream.write(text)
@@ -96,7 +96,7 @@ def render(folder: Path, record: "Record") -> str:
         "task": sections.task(record),
         "has_code": bool(record.config.get("auto_map")),
         "training": sections.training(record),
-        "curves": record.curves and record.curves.is_file(),
+        "curves": record.curves,
         "results": sections.results(contents),
         "scores": sections.scores(contents) if contents else {},
         "limits": sections.limits(record),

@@ -8,7 +8,6 @@ This folder is a Space: uploaded with modeling/ in it, it runs there. It needs g
 import argparse
 import functools
 import html
-import itertools
 import os
 import sys
 import warnings
@@ -208,8 +207,7 @@ def run_head(model: Model, text: str, second: str = "") -> tuple[dict[str, float
     if not model.task.endswith("classification"):
         raise ValueError("This model has no head that was fine-tuned for a task.")
     text = checked("The text", text)
-    has_second = second and model.task == "text-classification"
-    pair = (text, checked("The second text", second)) if has_second else (text,)
+    pair = (text, checked("The second text", second)) if second and model.task == "text-classification" else (text,)
     encoded(model, *pair)
     run = transformers.pipeline(model.task, model=model.whole, tokenizer=model.tokenizer, device="cpu")
     if model.task == "text-classification":
@@ -248,7 +246,7 @@ def make_page(models: list[str], trust_remote_code: bool) -> Any:
                 source = gr.Textbox(PAIRS[0][0], label="A sentence", min_width=300)
                 target = gr.Textbox(PAIRS[0][1], label="A translation", min_width=300)
             align = gr.Button("Align", variant="primary")
-            colors = dict(zip(map(str, range(1, MAX_CHARACTERS)), itertools.cycle(COLORS), strict=False))
+            colors = {str(number): COLORS[number % len(COLORS)] for number in range(MAX_CHARACTERS)}
             with gr.Row():
                 sides = [gr.HighlightedText(color_map=colors, show_label=False) for _ in range(2)]
             links = gr.Dataframe(headers=["word", "partner", "probability"], label="Links", wrap=True)
