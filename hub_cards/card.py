@@ -142,9 +142,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(option, metavar=metavar, help=meaning)
     parser.add_argument("--overwrite", action="store_true", help="replace a card that was written or edited by hand")
     given = vars(parser.parse_args(argv))
-    model = given.pop("model")
     with user_errors():
-        print(f"written: {write_card(model, given.pop('results'), **given)}")
+        print(f"written: {write_card(given.pop('model'), **given)}")
 
 
 if __name__ == "__main__":

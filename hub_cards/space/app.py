@@ -177,7 +177,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
 def rank_sentences(model: Model, query: str, sentences: str) -> list:
     """[cosine with the query, sentence] of sentences, one a line, the nearest first."""
     query = checked("The sentence", query)
-    lines = checked("The list of sentences", sentences, MAX_SENTENCES * MAX_CHARACTERS).splitlines()
+    lines = checked("The list of sentences", sentences, MAX_SENTENCES * (MAX_CHARACTERS + 1)).splitlines()
     lines = list(dict.fromkeys(checked(f"{line[:20]}...", line) for line in lines if line.strip()))
     if len(lines) > MAX_SENTENCES:
         raise ValueError(f"There are {len(lines)} sentences to search: give 1 to {MAX_SENTENCES}, one a line.")
