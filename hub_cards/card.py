@@ -70,7 +70,7 @@ def write_card(
         raise ValueError(changed) from error
     if base_model and (record.recipe or record.own) and (not start or (hub_id(start) and start != base_model)):
         raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
-    if record.curves and record.curves.is_file():
+    if record.curves:
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
     with written_aside(target) as stream:
         stream.write(text)
@@ -96,7 +96,7 @@ def render(folder: Path, record: "Record") -> str:
         "task": sections.task(record),
         "has_code": bool(record.config.get("auto_map")),
         "training": sections.training(record),
-        "curves": record.curves and record.curves.is_file(),
+        "curves": record.curves,
         "results": sections.results(contents),
         "scores": sections.scores(contents) if contents else {},
         "limits": sections.limits(record),
@@ -142,9 +142,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(option, metavar=metavar, help=meaning)
     parser.add_argument("--overwrite", action="store_true", help="replace a card that was written or edited by hand")
     given = vars(parser.parse_args(argv))
-    model = given.pop("model")
     with user_errors():
-        print(f"written: {write_card(model, given.pop('results'), **given)}")
+        print(f"written: {write_card(given.pop('model'), **given)}")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def read_record(folder: Path, results: Iterable[str | Path], name: str | None, *
     known: dict[str, Any] = {}
     if made.name == "model" and "phases" in (recipe := _recipe(made.parent)):
         known = {"recipe": forget_paths(recipe), "run": forget_paths(read_json(made.parent / "run.json", {}))}
-        known |= {"held_out": _held_out(made.parent), "curves": made.parent / "curves.png"}
+        plot = made.parent / "curves.png"
+        known |= {"held_out": _held_out(made.parent), "curves": plot if plot.is_file() else None}
         licenses = (recipe.get("licenses") or {}) | licenses
     contents = {file: Results(forget_paths(content)) for file, content in found.items()}
     return Record(

@@ -322,8 +322,7 @@ def licenses(record: Record) -> dict[str, str]:
         known = record.licenses.get(path, "see its page" if hub_id(path) else "not known")
         rows.append([name, ", ".join(uses), plain(known)])
     weights = f"Weights: {record.license or 'no license is named'}."
-    data = markdown(["data", "used for", "license"], rows)
-    return {"weights": weights, "data": data} if record.license or data else {}
+    return {"weights": weights, "data": markdown(["data", "used for", "license"], rows)}
 
 
 def plain(text: str) -> str:

@@ -8,7 +8,6 @@ This folder is a Space: uploaded with modeling/ in it, it runs there. It needs g
 import argparse
 import functools
 import html
-import itertools
 import os
 import sys
 import warnings
@@ -107,13 +106,13 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
     return Model(name, tokenizer, states, model, task, aligner, positions)
 
 
-def checked(what: str, text: str | None) -> str:
-    """The text without white space around it. Raises ValueError for an empty one and for one that is too long."""
-    text = (text or "").encode("utf-8", "replace").decode().strip()
+def checked(what: str, text: Any, longest: int = MAX_CHARACTERS) -> str:
+    """The text without white space around it. Raises ValueError for what is empty or no text, and for a long one."""
+    text = text.encode("utf-8", "replace").decode().strip() if isinstance(text, str) else ""
     if not text:
-        raise ValueError(f"{what} is empty.")
-    if len(text) > MAX_CHARACTERS:
-        raise ValueError(f"{what} has {len(text):,} characters: this page takes {MAX_CHARACTERS:,}.")
+        raise ValueError(f"{what} is empty, or no text.")
+    if len(text) > longest:
+        raise ValueError(f"{what} has {len(text):,} characters: this page takes {longest:,}.")
     return text
 
 
@@ -154,6 +153,8 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
     if model.task != "fill-mask":
         raise ValueError("This model has no masked-LM head: try the pre-trained model that it started from.")
     mask, text = model.tokenizer.mask_token, checked("The sentence", text)
+    if top not in range(1, MAX_TOP + 1):
+        raise ValueError(f"{str(top)[:20]} is no number of words for a mask: give 1 to {MAX_TOP}.")
     for spelling in MASKS:
         text = text.replace(spelling, mask)
     inputs = encoded(model, text)
@@ -162,7 +163,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
         raise ValueError(f"The text has {len(places)} masks: put {mask} in place of 1 to {MAX_MASKS} words.")
     with torch.inference_mode():
         logits = model.whole(**inputs).logits[0, places].float()
-    best = logits.softmax(-1).topk(min(max(int(top), 1), MAX_TOP, logits.shape[1]))
+    best = logits.softmax(-1).topk(min(int(top), logits.shape[1]))
     filled, decode = inputs["input_ids"][0].clone(), model.tokenizer.decode
     filled[places] = best.indices[:, 0]
     rows = [
@@ -176,11 +177,10 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
 def rank_sentences(model: Model, query: str, sentences: str) -> list:
     """[cosine with the query, sentence] of sentences, one a line, the nearest first."""
     query = checked("The sentence", query)
-    lines = list(dict.fromkeys(line.strip() for line in (sentences or "").splitlines() if line.strip()))
-    if not 0 < len(lines) <= MAX_SENTENCES:
+    lines = checked("The list of sentences", sentences, MAX_SENTENCES * (MAX_CHARACTERS + 1)).splitlines()
+    lines = list(dict.fromkeys(checked(f"{line[:20]}...", line) for line in lines if line.strip()))
+    if len(lines) > MAX_SENTENCES:
         raise ValueError(f"There are {len(lines)} sentences to search: give 1 to {MAX_SENTENCES}, one a line.")
-    if longest := next((line for line in lines if len(line) > MAX_CHARACTERS), None):
-        raise ValueError(f"{longest[:20]}... has {len(longest):,} characters: this page takes {MAX_CHARACTERS:,}.")
     vectors = sentence_vectors(model, [query, *lines])
     cosines = torch.nn.functional.cosine_similarity(vectors[:1], vectors[1:]).tolist()
     return sorted(([round(cosine, 3), line] for cosine, line in zip(cosines, lines, strict=True)), reverse=True)
@@ -202,13 +202,12 @@ def sentence_vectors(model: Model, texts: list[str]) -> Any:
     return torch.stack(means)
 
 
-def run_head(model: Model, text: str, second: str | None = "") -> tuple[dict[str, float] | None, dict | None]:
+def run_head(model: Model, text: str, second: str = "") -> tuple[dict[str, float] | None, dict | None]:
     """What a fine-tuned head says: the labels of a text, or of a pair; or the text with its labeled parts."""
     if not model.task.endswith("classification"):
         raise ValueError("This model has no head that was fine-tuned for a task.")
     text = checked("The text", text)
-    second = (second or "").strip() if model.task == "text-classification" else ""
-    pair = (text, checked("The second text", second)) if second else (text,)
+    pair = (text, checked("The second text", second)) if second and model.task == "text-classification" else (text,)
     encoded(model, *pair)
     run = transformers.pipeline(model.task, model=model.whole, tokenizer=model.tokenizer, device="cpu")
     if model.task == "text-classification":
@@ -235,23 +234,24 @@ def make_page(models: list[str], trust_remote_code: bool) -> Any:
 
         return answer
 
-    one_at_a_time = {"concurrency_limit": 1, "concurrency_id": "model"}  # a tokenizer cannot serve two threads at once
-    first = load(models[0], trust_remote_code)
+    # a tokenizer cannot serve two threads at once; the functions check what gradio would
+    settings = {"concurrency_limit": 1, "concurrency_id": "model", "preprocess": False}
+    load(models[0], trust_remote_code)
     with gr.Blocks(title="Try a cross-lingual encoder", analytics_enabled=False) as page:
         gr.Markdown("# Try a cross-lingual encoder")
         model = gr.Dropdown(models, value=models[0], label="Model", visible=len(models) > 1)
-        facts = gr.Markdown(first.facts)
+        facts = gr.Markdown()
         with gr.Tab("Word links"):
             with gr.Row():
                 source = gr.Textbox(PAIRS[0][0], label="A sentence", min_width=300)
                 target = gr.Textbox(PAIRS[0][1], label="A translation", min_width=300)
             align = gr.Button("Align", variant="primary")
-            colors = dict(zip(map(str, range(1, MAX_CHARACTERS)), itertools.cycle(COLORS), strict=False))
+            colors = {str(number): COLORS[number % len(COLORS)] for number in range(MAX_CHARACTERS)}
             with gr.Row():
                 sides = [gr.HighlightedText(color_map=colors, show_label=False) for _ in range(2)]
             links = gr.Dataframe(headers=["word", "partner", "probability"], label="Links", wrap=True)
             gr.Examples(PAIRS, [source, target])
-        with gr.Tab("Masks"):
+        with gr.Tab("Masks", visible=False) as mask_tab:  # shown with its model: gradio hides no tab that it began with
             text = gr.Textbox(MASKED[0], label="A sentence with <mask> in place of words")
             top = gr.Slider(1, MAX_TOP, value=5, step=1, label="Words for each mask")
             fill = gr.Button("Fill in", variant="primary")
@@ -265,26 +265,25 @@ def make_page(models: list[str], trust_remote_code: bool) -> Any:
             nearest = gr.Dataframe(
                 headers=["cosine", "sentence"], label="The nearest first", wrap=True, column_widths=["25%", "75%"]
             )
-        with gr.Tab("Labels", visible=first.task.endswith("classification")) as head_tab:
+        with gr.Tab("Labels", visible=False) as head_tab:
             head_text = gr.Textbox(PAIRS[0][0], label="A text")
             second = gr.Textbox(label="A second text, where the model reads pairs")
             run = gr.Button("Run", variant="primary")
-            is_classifier = first.task == "text-classification"
-            labels = gr.Label(label="Labels", visible=is_classifier)
-            parts = gr.HighlightedText(label="Labeled parts", visible=not is_classifier)
+            labels = gr.Label(label="Labels", visible=False)
+            parts = gr.HighlightedText(label="Labeled parts", visible=False)
 
         def describe(chosen: Model) -> tuple:
-            kinds = ("classification", "text-classification", "token-classification")
+            kinds = ("fill-mask", "classification", "text-classification", "token-classification")
             return chosen.facts, *(gr.update(visible=chosen.task.endswith(kind)) for kind in kinds)
 
-        shown = [answering(describe), model, [facts, head_tab, labels, parts]]
-        model.input(*shown, api_visibility="private", **one_at_a_time)
+        shown = [answering(describe), model, [facts, mask_tab, head_tab, labels, parts]]
         aligned = [answering(align_words), [model, source, target], [*sides, links]]
-        page.load(*aligned, api_visibility="private", **one_at_a_time)
-        align.click(*aligned, api_name="align", **one_at_a_time)
-        fill.click(answering(fill_masks), [model, text, top], [filled, words], api_name="fill", **one_at_a_time)
-        find.click(answering(rank_sentences), [model, query, pool], nearest, api_name="nearest", **one_at_a_time)
-        run.click(answering(run_head), [model, head_text, second], [labels, parts], api_name="head", **one_at_a_time)
+        for event, given in ((page.load, shown), (page.load, aligned), (model.input, shown)):
+            event(*given, api_visibility="private", **settings)
+        align.click(*aligned, api_name="align", **settings)
+        fill.click(answering(fill_masks), [model, text, top], [filled, words], api_name="fill", **settings)
+        find.click(answering(rank_sentences), [model, query, pool], nearest, api_name="nearest", **settings)
+        run.click(answering(run_head), [model, head_text, second], [labels, parts], api_name="head", **settings)
     return page.queue(max_size=64)
 
 

@@ -15,8 +15,6 @@ from hub_cards.card import main, weights_of, write_card
 from hub_cards.record import forget_paths
 from zoo_core.provenance import folder_fingerprint
 
-NUMBER = re.compile(r"\d[\d,.]*\d|\d")
-
 
 def card_of(folder, *arguments, **options):
     return write_card(folder, *arguments, **options).read_text(encoding="utf-8")

@@ -54,6 +54,7 @@ TAMPERED = {  # a file, what is done to it, and the file that is named if it is 
     "a shard missing": (INDEX, b'{"weight_map": {"a": "model-2.safetensors"}}', "model-2.safetensors"),
     "index and file": (INDEX, b'{"weight_map": {}}'),
     "an adapter": ("adapter_config.json", b"{}"),
+    "no tokenizer": ("tokenizer.json", None),
     # pickles and states of training
     "a pickle by name": ("extra.pkl", b"x"),
     "a pickle as a vocabulary": ("sentencepiece.bpe.model", pickle.dumps(print)),

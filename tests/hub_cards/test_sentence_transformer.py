@@ -58,16 +58,12 @@ def test_sentence_transformer_gives_the_vectors_of_the_retrieval_task(zoo_model_
     assert folder_fingerprint(folder) == before
 
 
-@pytest.mark.parametrize(
-    ("options", "layer", "pooling"),
-    [
-        (dict(layer=0), 0, "mean"),
-        (dict(layer=2, pooling="cls"), 2, "cls"),
-        (dict(pooling="mean_with_special_tokens"), 1, "mean_with_special_tokens"),
-    ],
-)
-def test_sentence_transformer_layer_and_pooling(zoo_model_dir, options, layer, pooling):
+ALL = "mean_with_special_tokens"
+
+
+@pytest.mark.parametrize("given, used", [((0, None), (0, "mean")), ((2, "cls"), (2, "cls")), ((None, ALL), (1, ALL))])
+def test_sentence_transformer_layer_and_pooling(zoo_model_dir, given, used):
     folder = zoo_model_dir("metaxlm", copy=True)
-    assert write_modules(folder, **options) == (layer, pooling)
+    assert write_modules(folder, *given) == used
     found = load(folder).encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(found, our_vectors(folder, layer, pooling), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, our_vectors(folder, *used), atol=1e-5, rtol=0)
