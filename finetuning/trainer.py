@@ -111,8 +111,11 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
 
     def outcomes(self) -> dict[str, Outcome]:
         """Scores and predictions of the evaluated rows, by language."""
-        self.compute_metrics = None  # the scores of these rows select nothing
-        predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
+        metrics, self.compute_metrics = self.compute_metrics, None  # the scores of these rows select nothing
+        try:
+            predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
+        finally:
+            self.compute_metrics = metrics
         return self._outcomes("evaluation", predictions)
 
     def _selection(self, prediction: EvalPrediction) -> dict[str, float]:
