@@ -26,11 +26,6 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     return [(item, look_up(item, *task)) for item in results["published"]]
 
 
-def lines_of(results: Results) -> list[str]:
-    """Returns how the scores were computed, one fact per line."""
-    return [*results.get("lines", []), f"seeds: {', '.join(map(str, results['seeds']))}"]
-
-
 def warnings_of(results: Results) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
     lines, own, found = list(results["warnings"]), results["protocol"], [of for _, of in references_of(results)]
@@ -102,8 +97,8 @@ def write_results(results: Results, folder: Path) -> None:
     """
     picture, table, model = folder / "scores.png", score_table(results), results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
-    lines = [*lines_of(results), f"model: {model['folder']} ({model['fingerprint'][:19]})"]
-    lists = {"Warnings": warnings_of(results), "Protocol": lines}
+    run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({model['fingerprint'][:19]})"
+    lists = {"Warnings": warnings_of(results), "Protocol": [*results["lines"], *run]}
     draw({run_name(model["folder"]): results}, picture)
     write_page(folder / "results", title, table, lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
