@@ -31,10 +31,8 @@ def warnings_of(results: Results) -> list[str]:
     lines, own, found = list(results["warnings"]), results["protocol"], [of for _, of in references_of(results)]
     if own["fine_tuned_before"]:
         lines.append(f"the model was fine-tuned before, on {', '.join(own['fine_tuned_before'])}")
-    poolings = dict.fromkeys(
-        of.pooling for of in found if "pooling" in own and of.pooling not in (None, own["pooling"])
-    )
-    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in poolings)]
+    others = {of.pooling: None for of in found if of.pooling and own.get("pooling", of.pooling) != of.pooling}
+    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in others)]
     if found and differs:
         lines.append(f"published scores were measured in another way: {', '.join(differs)}")
     return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
