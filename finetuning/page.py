@@ -26,20 +26,13 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     return [(item, look_up(item, *task)) for item in results["published"]]
 
 
-def lines_of(results: Results) -> list[str]:
-    """Returns how the scores were computed, one fact per line."""
-    return [*results.get("lines", []), f"seeds: {', '.join(map(str, results['seeds']))}"]
-
-
 def warnings_of(results: Results) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
     lines, own, found = list(results["warnings"]), results["protocol"], [of for _, of in references_of(results)]
     if own["fine_tuned_before"]:
         lines.append(f"the model was fine-tuned before, on {', '.join(own['fine_tuned_before'])}")
-    poolings = dict.fromkeys(
-        of.pooling for of in found if "pooling" in own and of.pooling not in (None, own["pooling"])
-    )
-    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in poolings)]
+    others = {of.pooling: None for of in found if of.pooling and own.get("pooling", of.pooling) != of.pooling}
+    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in others)]
     if found and differs:
         lines.append(f"published scores were measured in another way: {', '.join(differs)}")
     return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
@@ -102,8 +95,8 @@ def write_results(results: Results, folder: Path) -> None:
     """
     picture, table, model = folder / "scores.png", score_table(results), results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
-    lines = [*lines_of(results), f"model: {model['folder']} ({model['fingerprint'][:19]})"]
-    lists = {"Warnings": warnings_of(results), "Protocol": lines}
+    run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({model['fingerprint'][:19]})"
+    lists = {"Warnings": warnings_of(results), "Protocol": [*results["lines"], *run]}
     draw({run_name(model["folder"]): results}, picture)
     write_page(folder / "results", title, table, lists, picture, [results.frame()])
     write_json(folder / "results.json", results)

@@ -1,9 +1,9 @@
 """The output folder of a run. It holds one run only, and a run is resumed seed by seed."""
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,8 @@ class RunFolder:
             raise not_empty(self.path, held)
         if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
             raise ValueError(f"{self.path} holds no run (no recipe.yaml and run.json). Name another folder.")
-        before, now = (
-            dataclasses.asdict(of) for of in (load_recipe(type(recipe), self.path / "recipe.yaml", []), recipe)
-        )
-        self._check_same("recipe", *({k: v for k, v in of.items() if k not in MAY_CHANGE} for of in (before, now)))
+        recipes = [asdict(load_recipe(type(recipe), self.path / "recipe.yaml", [])), asdict(recipe)]
+        self._check_same("recipe", *({k: v for k, v in of.items() if k not in MAY_CHANGE} for of in recipes))
         self.facts = read_json(self.path / "run.json", needs=("sessions", "model", "data"))
         self._check_same("model", self.facts["model"], model)
 

@@ -63,12 +63,11 @@ def run(
 
 def check_data(task: "Task") -> None:
     """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
-    recipe = task.recipe
     task.begin()
     data = task.encode(task.read())
     task.check_run(data)
     if PartialState().is_main_process:
-        print_data(recipe.task, task.data_lines(data.protocol), data)
+        print_data(task.recipe.task, task.data_lines(data.protocol), data)
         print("The data can be used. Nothing was trained or written.")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from finetuning.page import is_at_chance, lines_of, markdown_table, score_table, warnings_of
+from finetuning.page import is_at_chance, markdown_table, score_table, warnings_of
 from finetuning.results import Results, with_deviation
 from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
@@ -25,7 +25,7 @@ SETTINGS = {
 }
 MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
-SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
+SAID = ("setting: feature", "layer: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 
 
@@ -225,7 +225,7 @@ def results(contents: list[Results]) -> list[dict[str, Any]]:
             "title": _title(content),
             "score": _score(content),
             "table": markdown(*score_table(content)),
-            "protocol": [line for line in lines_of(content) if not line.startswith(SAID)],
+            "protocol": [line for line in content["lines"] if not line.startswith(SAID)],
             "warnings": warnings_of(content),
         }
         for content in contents

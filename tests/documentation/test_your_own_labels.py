@@ -64,7 +64,7 @@ def test_your_own_labels_leads_from_files_to_a_model_in_use(page_of, place, samp
     story = {name: text for name, text in recipes.items() if name != "names.yaml"}
     assert len(printed) <= 12 and sum(len(text.splitlines()) for text in story.values()) <= 25
     checked = next(text for command, text in printed.items() if "reviews.yaml" in command and "--check_data" in command)
-    assert re.search(rf"evaluation\W+de\W+{ROWS // 3}\W+{ROWS // 3}\W+{ROWS // 3}\W", checked)
+    assert re.search(rf"evaluation\W+de\W+{ROWS}\W+good {ROWS // 3}, fair {ROWS // 3}, bad {ROWS // 3}\W", checked)
     assert LABELS >= set(re.findall(r"'label': '(\w+)'", answers[0])) and "'score'" in answers[0]
     folder = Path("runs/hotels/reviews/seed-1/model")
     card = ModelCard.load(folder / "README.md")

@@ -34,7 +34,7 @@ def made_up(task, metrics, seeds=(1, 2), warnings=(), **changes):
             "selection": {"rule": "last", "data": None, "selected_steps": [5] * len(seeds)},
             "metric": {"name": next(iter(metrics)), "version": "1"}, **changes,
         },
-        "scores": rows, "published": [], "warnings": list(warnings),
+        "scores": rows, "published": [], "lines": [], "warnings": list(warnings),
     })  # fmt: skip
 
 
