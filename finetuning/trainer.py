@@ -110,7 +110,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Scores and predictions of the evaluated rows, by language."""
+        """Scores and predictions of the evaluated rows, by language; call it last, after all development scores."""
         self.compute_metrics = None  # the scores of these rows select nothing
         predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
         return self._outcomes("evaluation", predictions)

@@ -70,7 +70,7 @@ def test_read_joined_translations(kind, write):
     found, expected = of.read(joined(path, True), joined(test, False)), of.read(path, test)
     assert found.train.to_list() == expected.train.to_list()
     assert found.evaluation["de"].to_list() == expected.evaluation["de"].to_list()
-    assert found["protocol"]["training_data"][0]["translations"]["join_on"] == "id"
+    assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
 def recipe_of(kind, folder, model):
