@@ -4,6 +4,7 @@ sampling.py draws the examples of a step; the collators of `pretraining/objectiv
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,6 @@ from pretraining.data.languages import Languages
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.objectives import Collator
 from pretraining.recipe import Phase, Recipe, is_selected
-from zoo_core.processes import leave_signals_to_main
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Feed:
             sampler=UpdateSampler(plans, phase, start_update, *share),
             num_workers=self.recipe.num_workers,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=leave_signals_to_main,
+            worker_init_fn=_ignore_signals,
             generator=torch.Generator(),
         )
 
@@ -120,6 +120,12 @@ class Feed:
             name: replace(objective, tokenizer=self.tokenizer, languages=self.languages, draws=name in drawn)
             for name, objective in phase.with_examples.items()
         }
+
+
+def _ignore_signals(worker: int) -> None:
+    """In a data-loading worker: a signal to the whole process group must not end it before the run has saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
