@@ -459,7 +459,7 @@ def convert_ernie_m(
     head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
     if head is None:
         raise ValueError(f"the configuration names the class {named!r}: --head base converts the encoder.")
-    if layout.is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
+    if layout.is_paddle:  # (in, out), except for the embeddings, whose rows are tokens or positions
         is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
         state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
     state = rename(state, layout.names, ignore_keys)

@@ -167,4 +167,4 @@ def in_words(fact: Any) -> str:
         return "; ".join(f"{name} {in_words(of)}" for name, of in known.items())
     if isinstance(fact, list):
         return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(map(str, fact))
-    return "" if fact is None else f"{fact:,}" if type(fact) is int else str(fact)
+    return "" if fact is None or fact is False else f"{fact:,}" if type(fact) is int else str(fact)

@@ -32,7 +32,7 @@ def build(name, attention="sdpa", head="ForPreTraining", **config):
 
 
 def row(seed, *sides, predicted=2):
-    """Every third token of the first `predicted` sides is masked, but for a side of one token."""
+    """Every third token of the first `predicted` sides is masked, except for a side of one token."""
     masked, start = [], 1
     for side in sides[:predicted]:
         masked += range(start, start + side, 3) if side > 1 else ()

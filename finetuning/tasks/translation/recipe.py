@@ -76,7 +76,7 @@ class Generation:
     """How the test sentences are translated."""
 
     beams: Positive = option(5, "hypotheses that beam search keeps; 1: greedy search")
-    length_penalty: float = option(1.0, "power of the length by which a hypothesis' log-probability is divided")
+    length_penalty: float = option(1.0, "a hypothesis' log-probability is divided by this power of its length")
     max_tokens: Positive = option(2048, "tokens per batch of source sentences and process, with padding")
 
 
