@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> None:
         config, _ = checkpoint.config(), checkpoint.tokenizer()
         console = Console(soft_wrap=True, highlight=False, markup=False)
         console.print(supported(checkpoint))
-        console.print(f"newly initialized in the encoder and its masked-LM head: {listed(checkpoint.masked_lm(config)[1])}")
+        console.print(f"newly initialized, of encoder and LM head: {listed(checkpoint.masked_lm(config)[1])}")
 
 
 if __name__ == "__main__":
