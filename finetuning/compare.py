@@ -17,15 +17,16 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, draw, write_page
+from finetuning.page import as_cells, draw, joint_warnings, write_page
 from finetuning.plots import plot_bars
 from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, with_deviation
 from zoo_core.command_line import CommandParser, user_errors
 
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
-# scores by run and row of the table, lines of what differs, and tables of all scores
-Compared = tuple[dict[str, dict[str, Summary]], list[str], list[pandas.DataFrame]]
+# scores by run and row of the table, lists of lines below it, and tables of all scores
+Compared = tuple[dict[str, dict[str, Summary]], dict[str, list[str]], list[pandas.DataFrame]]
+DIFFERS = "What differs between the runs"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,11 +45,10 @@ def main(argv: list[str] | None = None) -> None:
         options.output.mkdir(parents=True, exist_ok=True)
         path, first = options.output / "comparison", contents[options.run[0][0]]
         if isinstance(first, Results):
-            title, columns, lines, frames = first.title, *compare_tasks(contents, path)
+            title, columns, lists, frames = first.title, *compare_tasks(contents, path)
         else:
-            title, columns, lines, frames = "Suites", *compare_suites(contents, dict(options.run), path)
+            title, columns, lists, frames = "Suites", *compare_suites(contents, dict(options.run), path)
         texts = {run: {name: with_deviation(entry) for name, entry in of.items()} for run, of in columns.items()}
-        lists = {"What differs between the runs": lines}
         write_page(path, title, as_cells("", texts), lists, path.with_suffix(".png"), frames)
 
 
@@ -59,7 +59,8 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
     draw(runs, path.with_suffix(".png"))
     columns = {run: of.figures for run, of in runs.items()}
-    return columns, differences(runs), [of.frame(run=run) for run, of in runs.items()]
+    lists = {"Warnings": joint_warnings(runs), DIFFERS: differences(runs)}
+    return columns, lists, [of.frame(run=run) for run, of in runs.items()]
 
 
 def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Compared:
@@ -74,7 +75,7 @@ def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path
         if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
     plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
-    return columns, missing, frames
+    return columns, {DIFFERS: missing}, frames
 
 
 if __name__ == "__main__":
