@@ -29,4 +29,4 @@ def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer
     can = {name for model in MODEL_TYPES for name in objectives_of(model, checkpoint)[0].split(", ")}
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - can == without
     plan.main([str(tmp_path)])
-    assert "newly initialized: nothing" in capsys.readouterr().out
+    assert "encoder and LM head: nothing" in capsys.readouterr().out
