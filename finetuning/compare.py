@@ -26,7 +26,6 @@ from zoo_core.command_line import CommandParser, user_errors
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
 # scores by run and row of the table, lists of lines below it, and tables of all scores
 Compared = tuple[dict[str, dict[str, Summary]], dict[str, list[str]], list[pandas.DataFrame]]
-DIFFERS = "What differs between the runs"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -59,23 +58,24 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
     draw(runs, path.with_suffix(".png"))
     columns = {run: of.figures for run, of in runs.items()}
-    lists = {"Warnings": joint_warnings(runs), DIFFERS: differences(runs)}
-    return columns, lists, [of.frame(run=run) for run, of in runs.items()]
+    frames = [of.frame(run=run) for run, of in runs.items()]
+    return columns, {"Warnings": joint_warnings(runs), "What differs between the runs": differences(runs)}, frames
 
 
 def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Compared:
     """Compares runs of one suite, and draws them. Raises ValueError for tasks that were measured otherwise."""
     columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
     bars = {run: {name: entry for name, entry in of.items() if name != AVERAGE} for run, of in columns.items()}
-    missing, frames = [], []
+    warnings, frames = [], []
     for task in dict.fromkeys(name for of in bars.values() for name in of):
-        missing += [f"{task} is missing in {run}" for run in bars if task not in bars[run]]
+        warnings += [f"{task} is missing in {run}" for run in bars if task not in bars[run]]
         runs = {run: read_results(Path(folders[run]) / task) for run in bars if task in bars[run]}
         frames += [of.frame(run=run) for run, of in runs.items()]
         if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
+        warnings += [f"{task}: {line}" for line in joint_warnings(runs)]
     plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
-    return columns, {DIFFERS: missing}, frames
+    return columns, {"Warnings": warnings}, frames
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def run(
     data = task.encode(task.read())
     if sweep := sweep or (folder.facts or {}).get("sweep"):
         data.protocol["selection"]["sweep"] = sweep
+    elif (folder.path / "sweep").exists():
+        raise ValueError(f"{folder.path} has a sweep that is not finished. Use --sweep and --resume.")
     task.check_run(data)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
     waiting = [seed for seed, record in records.items() if record is None]
@@ -188,7 +190,10 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    resumed = next(map(str, reversed(complete_checkpoints(Path(trainer.args.output_dir)).values())), None)
+    complete = complete_checkpoints(folder := Path(trainer.args.output_dir))
+    if PartialState().is_main_process:  # one that a kill left half written would take the place of one to keep
+        remove_own(folder, CHECKPOINT, complete.values())
+    resumed = str(complete[max(complete)]) if complete else None
     PartialState().print(f"seed {seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
     state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
     if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step

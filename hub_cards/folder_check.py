@@ -76,8 +76,8 @@ def _weights(folder: Path) -> Iterator[Problem]:
     """Configuration, tokenizer and weights by transformers' names, with all shards, and no other weights."""
     if not isinstance(_read_json(folder / "config.json"), dict):
         yield Problem("config.json", "missing, or not a JSON object. Name a folder that save_pretrained wrote.")
-    if not (folder / "tokenizer.json").is_file():  # AutoTokenizer would make one of special tokens alone
-        yield Problem("tokenizer.json", "missing. Save the tokenizer with save_pretrained.")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model")):
+        yield Problem("tokenizer.json", "missing, so AutoTokenizer would know no word. Save the tokenizer, too.")
     single, index = "model.safetensors", "model.safetensors.index.json"
     expected = {single} if (folder / single).is_file() else set()
     if (folder / index).is_file():

@@ -353,7 +353,7 @@ def convert_veco(
     state = rename(state, layout.names | one_stack, ignore_keys)
     fields = {"cross_attention": is_fairseq or any(".crossattention." in key for key in state)}
     fields["lm_head_transform"] = "lm_head.dense.weight" in state
-    notes = [f"layout: {layout.name}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
+    notes = [f"layout: {layout.name}"]
     fields["num_attention_heads"] = num_attention_heads or settings.get("encoder_attention_heads")
     if is_fairseq:
         fields |= {"vocab_size": len(words), "hidden_act": settings.get("activation_fn", "gelu")}

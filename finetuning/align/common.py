@@ -47,8 +47,8 @@ def make_parser(
 def refuse(parser: CommandParser, options: Namespace, names: str, where: str) -> None:
     """Ends the program if one of these options was given, which would be ignored."""
     for name in names.split():
-        if getattr(options, name) != parser.get_default(name):
-            parser.error(f"--{name.replace('_', '-')} has no effect {where}")
+        if (value := getattr(options, name)) != parser.get_default(name):
+            parser.error(f"--{'pre-split' if value is False else name.replace('_', '-')} has no effect {where}")
 
 
 def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:

@@ -75,7 +75,7 @@ class Task(ABC, Generic[R]):
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
         if "selected_step" in records[0]:
             for name, key in (("selected_steps", "selected_step"), ("scores", "selection_score")):
-                facts["selection"][name] = [record[key] for record in records if record[key] is not None]
+                facts["selection"][name] = [record[key] for record in records]
         fields = self.fields(facts, records)
         scores = [
             {**row, "seed": record["seed"], "split": facts["evaluated_split"]}
@@ -163,8 +163,8 @@ def total(count: Any) -> int:
 def in_words(fact: Any) -> str:
     """A fact on a page, with tables by their names."""
     if isinstance(fact, dict):
-        known = {name.replace("_", " "): of for name, of in fact.items() if of not in (None, {}, [])}
-        return "; ".join(f"{name} {in_words(of)}" for name, of in known.items())
+        said = {name.replace("_", " "): in_words(of) for name, of in fact.items()}
+        return "; ".join(f"{name} {text}" for name, text in said.items() if text)
     if isinstance(fact, list):
-        return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(map(str, fact))
+        return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(filter(None, map(in_words, fact)))
     return "" if fact is None or fact is False else f"{fact:,}" if type(fact) is int else str(fact)

@@ -207,7 +207,8 @@ def run_head(model: Model, text: str, second: str = "") -> tuple[dict[str, float
     if not model.task.endswith("classification"):
         raise ValueError("This model has no head that was fine-tuned for a task.")
     text = checked("The text", text)
-    pair = (text, checked("The second text", second)) if second and model.task == "text-classification" else (text,)
+    is_pair = str(second).strip() and model.task == "text-classification"
+    pair = (text, checked("The second text", second)) if is_pair else (text,)
     encoded(model, *pair)
     run = transformers.pipeline(model.task, model=model.whole, tokenizer=model.tokenizer, device="cpu")
     if model.task == "text-classification":

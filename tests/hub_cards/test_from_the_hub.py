@@ -57,7 +57,8 @@ def test_from_pretrained_and_pipelines_from_the_hub(hub, ready_folder, tmp_path,
     done = subprocess.run([sys.executable, "-c", LOAD, *arguments], **options)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    for (repo, head), result in zip(heads.items(), found.values(), strict=True):
-        assert head == hub.head(repo) and head in result["module"]
+    assert found.keys() == heads.keys()
+    for repo, result in found.items():
+        assert heads[repo] == hub.head(repo) and heads[repo] in result["module"]
         assert result["same"] and result["module"].startswith("transformers_modules.owner.")
         assert len(result["masked"]) == 5 and bool(result["aligned"]) == (repo == "owner/xlm_align")
