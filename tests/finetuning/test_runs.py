@@ -106,6 +106,8 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
     )
     with pytest.raises(Killed):
         finetune(argv)
+    with pytest.raises(SystemExit):  # its choice would be hidden
+        finetune([*topics, "--resume"])
     finetune([*argv, "--resume"])
     assert steps[8:10] == [(1e-2, 3), (1e-2, 2)]  # from the checkpoint, and no point before
     out = tmp_path / "out"
