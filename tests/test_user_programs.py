@@ -4,12 +4,9 @@ from transformers import Trainer, TrainingArguments
 
 from crosslingual_zoo import CamlmCollator, ErnieMForPreTraining
 
-PAIRS = [
-    {"source": "The house is small.", "target": "Das Haus ist klein."},
-    {"source": "The garden is green.", "target": "Der Garten ist grün."},
-    {"source": "I see the house.", "target": "Ich sehe das Haus."},
-    {"source": "The bread is good.", "target": "Das Brot ist gut."},
-]
+ENGLISH = ["The house is small.", "The garden is green.", "I see the house.", "The bread is good."]
+GERMAN = ["Das Haus ist klein.", "Der Garten ist grün.", "Ich sehe das Haus.", "Das Brot ist gut."]
+PAIRS = [{"source": source, "target": target} for source, target in zip(ENGLISH, GERMAN, strict=True)]
 
 
 def test_user_program_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_path):

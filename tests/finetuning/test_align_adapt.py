@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
 from finetuning.align.common import load_aligner
+from finetuning.align.gold import Gold
 from finetuning.align.links import read_options
 from zoo_core.recipes import read_yaml
 
@@ -107,6 +109,14 @@ def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_mod
     assert len(config["word_alignment_calibration"]) == 2
     aligner = load_aligner(read_options(["--model", str(tmp_path / "model")]))
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
+
+
+def test_fit_calibration_takes_possible_links_for_right(monkeypatch):
+    found = SimpleNamespace(links=[(0, 0)], probabilities=[0.5])
+    aligner = SimpleNamespace(method="mutual", align=lambda pairs, probabilities: [found for _ in pairs])
+    monkeypatch.setattr(adaptation, "load_aligner", lambda *given, **rule: aligner)
+    gold = adaptation.GoldPairs([("a", "b")] * 50, {number: Gold(set(), {(0, 0)}) for number in range(50)})
+    assert adaptation.fit_calibration(None, 1, gold)[1] > 1  # the offset; below -1 if they were wrong
 
 
 @pytest.mark.slow

@@ -124,6 +124,15 @@ def test_links_depend_on_every_setting(word_align, pairs):
     assert len({links(*of) for of in ((), ("--layer", "0"), high, (*high, "--link-all"))}) == 4
 
 
+def test_resume_twice_gives_the_links_of_one_run(word_align, many, tmp_path):
+    links, whole, lines = tmp_path / "links.txt", tmp_path / "whole.txt", many.read_text().splitlines(True)
+    for count, more in ((70, ()), (150, ["--resume"]), (200, ["--resume"])):
+        many.write_text("".join(lines[:count]))
+        word_align(many, "--output", links, "--batch-size", "1", *more)
+    word_align(many, "--output", whole, "--batch-size", "1")
+    assert links.read_bytes() == whole.read_bytes()
+
+
 def test_resume_refuses_other_settings_model_and_input(word_align, align_refused, many, tmp_path, tiny_veco):
     links, other = tmp_path / "links.txt", tmp_path / "other.txt"
     word_align(many, "--output", links, "--batch-size", "1")

@@ -63,7 +63,8 @@ def test_length_groups_depend_on_seed_and_epoch():
 
 def test_micro_batches_of_a_resumed_epoch():
     batches = MicroBatches(LengthGroups(LENGTHS, SIZE, seed=1), 2, 1, 0)
-    batches.epoch = 3
+    batches.on_epoch_begin(None, SimpleNamespace(global_step=3 * len(batches.plan)), None)
+    assert batches.epoch == 3
     loader = torch.utils.data.DataLoader(range(ROWS), batch_sampler=batches)
     assert list(skip_first_batches(loader, 4).batch_sampler) == list(batches)[4:]
 

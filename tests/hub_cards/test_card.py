@@ -66,7 +66,8 @@ def test_card_says_first_what_is_learned_poorly(made_up_run):
     names = {"held_out/mlm/en": 5.5, "unigram_entropy/mlm/en": 4.7, "held_out/dwa/en-de": 9}
     names |= {"held_out/ca_mlm_segments.inner/de": 4.95, "unigram_entropy/ca_mlm_segments.inner/de": 4.9}
     events = folder.parent / "events.jsonl"
-    events.write_text('{"loss": 1.0}\n' + json.dumps({"step": 9, **names}) + '\n{"held_out/mlm')
+    lines = ['{"loss": 1.0}', json.dumps(names | {"held_out/mlm/en": 9.9}), json.dumps({"step": 9, **names})]
+    events.write_text("\n".join([*lines, '{"held_out/mlm']))
     head, _, rest = card_of(folder, files).partition("\n## Scores")
     assert "en 5.50 (4.70), de 4.95 (4.90)" in head and "xnli" in head and "Masked words" not in rest
     events.write_text(json.dumps(names | {"held_out/mlm/en": 4.6}))

@@ -216,7 +216,9 @@ def test_ernie_m_language_embedding_moves_the_mask_alone(name, checkpoint, batch
     with torch.no_grad():
         plain = model.roberta(ids, num_layers=0)[0]
         told = model.roberta(ids, language_ids=torch.ones_like(ids), num_layers=0)[0]
+        silent = model.roberta(ids, language_ids=torch.full_like(ids, -1), num_layers=0)[0]
     assert torch.equal((plain - told).abs().amax(-1) > 1e-4, ids.eq(MASK))
+    torch.testing.assert_close(silent, plain)
 
 
 def test_bert_names_become_xlm_r_s(tmp_path, sample_tokenizer):

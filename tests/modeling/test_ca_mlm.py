@@ -129,6 +129,9 @@ def test_ca_mlm_losses_are_the_four_terms():
         assert torch.equal(output.batch_rows[f"ca_mlm_pairs.{term}"], torch.cat(rows))
     total = sum(losses.sum() for losses in output.token_losses.values())
     torch.testing.assert_close(output.loss_sum.detach(), total)
+    inner, cross = (losses.sum() for losses in output.token_losses.values())
+    weighted = model(ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.inner": 0.5, "ca_mlm_pairs.cross": 2.0})
+    torch.testing.assert_close(weighted.loss_sum.detach(), 0.5 * inner + 2 * cross)
 
 
 def passes(model, **batches):

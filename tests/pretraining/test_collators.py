@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments
 
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
-from pretraining.data.examples import Example, Texts, cut_pair, encode_texts
+from pretraining.data.examples import Example, Texts, cut_pair, encode_texts, random_window
 from pretraining.data.languages import Languages
 from pretraining.objectives import OBJECTIVES, Collator
 from pretraining.objectives.btmlm import BtmlmCollator
@@ -191,6 +191,7 @@ def test_collators_cut_pairs_as_the_loop_and_texts_to_windows(pairs, sample_toke
         assert begins
         offsets.update(begins)
     assert len(offsets) > 2  # every part of a long text is seen
+    assert {random_window(np.arange(7), 6, number)[0] for number in range(20)} == {0, 1}  # also the last
 
 
 def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):

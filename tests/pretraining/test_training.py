@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from pretraining import training
-from pretraining.checkpoints import checkpoints_of
+from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Recipe
@@ -71,8 +71,9 @@ def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(train, dif
         is_empty, step = event["step"] in empty, event["step"]
         assert ("loss" in event) != is_empty and (event["grad_norm"] is None) == is_empty
         assert (difference(checkpoint(step), checkpoint(step - 1)) == 0) == is_empty
-    state = torch.load(checkpoint(8) / "optimizer.bin", weights_only=True)["state"]
-    assert {int(entry["step"]) for entry in state.values()} == {8 - len(empty)}
+    optimizer = torch.load(checkpoint(8) / "optimizer.bin", weights_only=True)
+    assert [group["weight_decay"] for group in optimizer["param_groups"]] == [0.1, 0.0]  # matrices; biases, LayerNorms
+    assert {int(entry["step"]) for entry in optimizer["state"].values()} == {8 - len(empty)}
 
 
 def test_run_with_a_held_out_figure_that_is_not_finite(fails, monkeypatch, tmp_path):
@@ -84,6 +85,12 @@ def test_run_with_a_held_out_figure_that_is_not_finite(fails, monkeypatch, tmp_p
     assert "link_aer/en-de" in said and "step 3" in said and "Traceback" not in said
     kept = checkpoints_of(tmp_path / "run")
     assert [path.name for path in kept] == ["step-2", "step-3"]
+
+
+def test_newest_checkpoint_is_that_of_most_steps(tmp_path):
+    for step in (9, 10):
+        (tmp_path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+    assert newest_checkpoint(tmp_path).name == "step-10"
 
 
 MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}

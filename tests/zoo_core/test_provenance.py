@@ -33,7 +33,9 @@ def test_folder_fingerprint_is_of_names_and_bytes(tmp_path):
     (model / "training_args.bin").write_bytes(b"nor are these")
     assert folder_fingerprint(model) == first
     (model / "model.safetensors").write_bytes(b"Weights")
-    assert folder_fingerprint(model) != first
+    assert (changed := folder_fingerprint(model)) != first
+    (model / "config.json").write_text('{"num_hidden_layers": 1}')
+    assert folder_fingerprint(model) != changed
     (model / "config.json").unlink()
     with pytest.raises(ValueError, match="config.json"):
         folder_fingerprint(model)
