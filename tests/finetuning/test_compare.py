@@ -91,13 +91,15 @@ def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
     assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
 
 
-def test_compare_of_tasks_lists_differences(tmp_path):
+def test_compare_of_tasks_lists_differences(tmp_path, refused):
     slow, out = made_up("xnli", XNLI), tmp_path / "out"
     slow["hyperparameters"]["learning_rate"] = 5e-4
     fast = made_up("xnli", {"accuracy": {"en": [16.0, 18.0], "de": [70.0, 70.0]}})
-    runs = ["--run", "A", run_of(tmp_path / "a", fast), "--run", "B", run_of(tmp_path / "b", slow)]
-    main([*runs, "--output", str(out)])
+    runs = ["--run", "A", run_of(tmp_path / "a", fast)]
+    main([*runs, "--run", "B", run_of(tmp_path / "b", slow), "--output", str(out)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "| en | 17.0 ± 1.4 | 81.0 ± 1.4 |" in page
     assert "- hyperparameters.learning_rate: A 0.001; B 0.0005" in page
     assert len((out / "comparison.csv").read_text(encoding="utf-8").splitlines()) == 9  # a row a score
+    other = run_of(tmp_path / "news", made_up("news", XNLI))
+    assert "news" in refused([*runs, "--run", "B", other, "--output", str(out)], main)

@@ -142,12 +142,9 @@ def test_decoder_equals_xlm_r_s(attention, tie, tmp_path):
         expected = reference(
             inputs, attention_mask=mask, encoder_hidden_states=other, encoder_attention_mask=other_mask, use_cache=False
         ).logits
-        actual = ours(
-            attention_mask=other_mask, encoder_outputs=(other,), decoder_input_ids=inputs, decoder_attention_mask=mask
-        ).logits
-        begun = ours(encoder_outputs=(other,), attention_mask=other_mask, decoder_input_ids=inputs[:, :3])
-        options = dict(decoder_attention_mask=mask, past_key_values=begun.past_key_values)
-        rest = ours(None, other_mask, inputs[:, 3:], encoder_outputs=(other,), **options).logits
+        actual = ours(None, other_mask, inputs, mask, encoder_outputs=(other,)).logits
+        cache = ours(None, other_mask, inputs[:, :3], encoder_outputs=(other,)).past_key_values
+        rest = ours(None, other_mask, inputs[:, 3:], mask, encoder_outputs=(other,), past_key_values=cache).logits
     assert expected.std() > 0.3
     torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=0)
     torch.testing.assert_close(rest[mask[:, 3:].bool()], expected[:, 3:][mask[:, 3:].bool()], atol=1e-5, rtol=0)

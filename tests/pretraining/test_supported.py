@@ -5,6 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from modeling import MODEL_TYPES
+from pretraining import plan
 from pretraining.plan import objectives_of
 from pretraining.start.pretrained import Pretrained
 
@@ -17,7 +18,7 @@ from pretraining.start.pretrained import Pretrained
         ("bert", set()),
     ],
 )
-def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path):
+def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path, capsys):
     ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     shape = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     config = AutoConfig.for_model(kind, vocab_size=len(sample_tokenizer), **shape, **ids)
@@ -27,3 +28,5 @@ def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer
     checkpoint = Pretrained(str(tmp_path), "CHECKPOINT")
     can = {name for model in MODEL_TYPES for name in objectives_of(model, checkpoint)[0].split(", ")}
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - can == without
+    plan.main([str(tmp_path)])
+    assert "encoder and LM head: nothing" in capsys.readouterr().out
