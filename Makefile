@@ -67,9 +67,8 @@ check: setup ## check lint, formatting, and that the installed packages are comp
 	$(BIN)/ruff format --check .
 	$(PIP) check
 
-bench: $(if $(BENCHMARKS),setup) ## run every benchmark of bench/, one after the other
-	@test -n "$(BENCHMARKS)" || echo "This release has no benchmarks: there is no module in bench/."
-	@for module in $(BENCHMARKS); do echo "== $$module" && $(BIN)/python -m $$module || exit 1; done
+bench: setup ## run every benchmark of bench/ with its defaults, one after the other; results in runs/
+	@for module in $(BENCHMARKS); do echo "== $$module" && $(BIN)/python -m $$module --output runs/$$module.json || exit 1; done
 
 # The dry run below must not download torch, and pip before 23.3 downloads whole wheels in a dry run.
 $(VENV)/created:

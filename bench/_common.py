@@ -112,7 +112,7 @@ def compare_commands(
         {
             "way": way,
             "seconds": statistics.median(seconds[way]),
-            f"times as fast as {base}": median_ratio(seconds.get(base, seconds[way]), seconds[way]),
+            f"times as fast as {base}": median_ratio(seconds[base], seconds[way]) if base in seconds else None,
             "MiB": statistics.median(of["memory"] for of in measured),
         }
         for way, measured in found.items()

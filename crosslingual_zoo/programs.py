@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from accelerate.state import AcceleratorState
-
 from finetuning import training as finetuning_run
 from finetuning.results import Results, read_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
@@ -97,10 +95,9 @@ def finetune(
 
 @contextlib.contextmanager
 def _run() -> Iterator[None]:
-    """Ctrl-C saves first, and is then a KeyboardInterrupt. Accelerate's precision and the log are restored after it."""
-    root, state = logging.getLogger(), dict(AcceleratorState._shared_state)
+    """Ctrl-C saves first, and is then a KeyboardInterrupt. The log is restored after it."""
+    root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
-    AcceleratorState._reset_state()
     try:
         with stop_signals("resume=True continues the run"):
             yield
@@ -109,8 +106,6 @@ def _run() -> Iterator[None]:
             raise
         raise KeyboardInterrupt from None
     finally:
-        AcceleratorState._shared_state.clear()
-        AcceleratorState._shared_state.update(state)
         root.setLevel(level)
         root.handlers[:] = handlers
 

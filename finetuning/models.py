@@ -38,7 +38,7 @@ def describe_model(
     """
     path = find_model(model, hub_root)
     if Path(path).is_dir():
-        model_files(Path(path))
+        model_files(Path(path))  # raises ValueError if it holds no weights or no config.json
     tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
     with main_first(), readable_errors(model):
         config = load_config(path, trust_remote_code)
@@ -57,13 +57,13 @@ def fine_tuned_on(config: Any) -> list[str]:
     return list(getattr(config, "fine_tuned_on", None) or [])
 
 
-def describe_start(recipe: "TaskRecipe", max_length: int | None = None) -> Start:
+def describe_start(recipe: "TaskRecipe") -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
     The identity is that of `model`, and `init_from` in it names the fine-tuned model. Raises ValueError as
     `describe_model` and `best_seed`.
     """
-    options = recipe.hub_root, max_length, recipe.trust_remote_code
+    options = recipe.hub_root, recipe.max_length, recipe.trust_remote_code
     described = describe_model(recipe.model, recipe.tokenizer, *options)
     if recipe.init_from is None:
         return described
@@ -110,7 +110,7 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
 
 @contextlib.contextmanager
 def readable_errors(name: str):
-    """Turns transformers' error for an unreadable checkpoint into a ValueError that names the recipe's model."""
+    """Turns transformers' error for an unreadable checkpoint into a ValueError that names the model."""
     try:
         yield
     except OSError as error:

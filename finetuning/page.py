@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
-MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
+MOST_PANELS = 12  # languages and their average, side by side in a plot over layers; of more, only the average
 
 
 def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
@@ -154,12 +154,7 @@ def markdown_table(table: Cells) -> list[str]:
 
 
 def write_page(
-    path: Path,
-    title: str,
-    table: Cells,
-    lists: dict[str, list[str]],
-    picture: Path,
-    frames: list[pandas.DataFrame],
+    path: Path, title: str, table: Cells, lists: dict[str, list[str]], picture: Path, frames: list[pandas.DataFrame]
 ) -> None:
     """Writes `path`.md: a table, lists that are not empty, and a picture next to it; and `path`.csv.
 

@@ -31,13 +31,9 @@ def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: str | Path, tit
 
 
 def plot_lines(
-    panels: Mapping[str, Mapping[str, Mapping[int, Summary]]],
-    path: str | Path,
-    title: str,
-    x_label: str,
-    y_label: str,
+    panels: Mapping[str, Mapping[str, Mapping[int, Summary]]], path: str | Path, title: str, x_label: str, y_label: str
 ) -> None:
-    """Lines over whole numbers, with a band of the standard deviation over seeds, as {panel: {line: {x: value}}}.
+    """Lines over whole numbers, with a band of the standard deviation over seeds, as {panel: {line: {x: summary}}}.
 
     A line of one name has one style in all panels.
     """

@@ -21,9 +21,9 @@ FORMAT = 2  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
 OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
-# Not compared: outcomes, and texts that repeat other facts.
+# Not compared: outcomes, repeated facts, and the methods and layers that were scored next to the reported ones.
 OUTCOMES = (
-    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|methods|layers|fresh_parameters)"
+    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|methods|layers|counts|fresh_parameters)"
     r"|hyperparameters\.updates)(\.|$)"
 )
 
@@ -194,7 +194,7 @@ def read_results(folder: str | Path) -> Results:
         >>> results = read_results("runs/short/sample_topics")
         >>> scores = results.languages["de"]["scores"]  # percent, one a seed
 
-    Source: results.json, which `finetune` writes.
+    Source: results.json, which `finetuning/run.py` writes.
     """
     results = load_results(Path(folder) / "results.json")
     if not isinstance(results, Results):

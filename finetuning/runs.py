@@ -40,7 +40,7 @@ from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
-# Fields that only change the training. Others would change the data of a point, or what its scores measure.
+# Fields of the training and of the input's length. Others would change the rows of a point, or what scores measure.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 
 
@@ -154,8 +154,8 @@ def main(argv: list[str] | None = None) -> None:
     with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         points = list(recipes_of(options))
         recipes = {Path(recipe.output_dir).relative_to(options.output).as_posix(): recipe for _, recipe in points}
-        if len(recipes) < len(points):
-            raise ValueError(f"{len(points)} runs would share {len(recipes)} folders. Give each value once.")
+        if len({*recipes} - {"."}) < len(points):
+            raise ValueError(f"{len(points)} runs need a folder each: name models or values, each once.")
         from accelerate import PartialState
 
         quiet_libraries()
@@ -215,7 +215,7 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
     """Writes runs.md, runs.csv and runs.png, and shows the table."""
     (keys, first), picture = found[0], folder / "runs.png"
     runs = {", ".join(map(str, own.values())): results for own, results in found}
-    if "step" in keys:
+    if all("step" in own for own, _ in found):
         shown = first.with_average[-1:] if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
         for (own, results), name in itertools.product(found, shown):

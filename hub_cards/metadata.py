@@ -85,12 +85,12 @@ def head_of(config: dict[str, Any]) -> str:
 
 
 def _codes(names: list[str]) -> list[str]:
-    plain = [re.split("[-_]", name)[0] for name in names]  # without script or region: pt-br, zh_Hant
+    plain = [re.split("[-_]", name)[0] for name in names]  # without script or region: pt-BR, zh_Hant
     return list(dict.fromkeys(code for code in plain if LANGUAGE.fullmatch(code)))
 
 
 def languages_in(name: str) -> list[str]:
-    """The languages of a pair, such as de-en; a language by itself."""
+    """The languages of a pair, such as de-en; a language by itself. A region in small letters (pt-br) makes a pair."""
     return name.split("-") if re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", name) else [name]
 
 

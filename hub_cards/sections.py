@@ -16,7 +16,7 @@ from hub_cards.record import HUB, Record, hub_id
 from pretraining.objectives import OBJECTIVES
 
 ABOUT = Path(__file__).parent / "templates" / "about"
-DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
+DEMONSTRATION_PARAMETERS = 10_000_000  # below, a checkpoint shows that the code runs; as TOY_PARAMETERS of space/app.py
 SETTINGS = {
     "zero_shot": "zero-shot: fine-tuned in {} only",
     "translate_train_all": "fine-tuned in {} and on translations",

@@ -107,8 +107,8 @@ def adapt_in(work: Path, output: Path, options: Namespace) -> None:
         rows, gold = read_own_gold(tables)
     length = check_encoder(options.model, options.trust_remote_code)
     layer, before = scores_of(options, held_out, gold)
-    write_rows(work / PAIRS, [as_row(*pair, split=bool(rows)) for pair in pairs])
-    write_rows(work / GOLD, rows)
+    keep_rows(work / PAIRS, [as_row(*pair, split=bool(rows)) for pair in pairs])
+    keep_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
         train(options, work, layer, length, bool(pairs), bool(rows))
@@ -222,8 +222,8 @@ def as_row(source: Side, target: Side, split: bool = False) -> dict[str, str]:
     return {"source": source, "target": target}
 
 
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Writes rows as JSONL. If the file exists, it must hold these rows: a resumed run checks this."""
+def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Writes rows as JSONL. Raises ValueError if the folder has a model that was trained on other rows."""
     text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return

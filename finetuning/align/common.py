@@ -155,7 +155,7 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
         if Path(path).is_dir():
-            model_files(Path(path))
+            model_files(Path(path))  # raises ValueError if it holds no weights or no config.json
         aligner = WordAligner.from_pretrained(
             path,
             all_layers=all_layers,
@@ -201,7 +201,7 @@ def _device(name: str | None) -> Any:
 
 
 def make_progress(to_stdout: bool = False) -> Progress:
-    """A bar on stderr: pairs done, pairs a second and what is left."""
+    """A bar on stderr: pairs done, time that has passed and time that is left."""
     return Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),

@@ -175,8 +175,8 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
                 links.sure.add(link)
     if base is None and lowest != 0:
         raise ValueError(
-            f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 1` or "
-            "`--gold-base 0` (`gold_base` in a recipe)."
+            f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 0` or "
+            "`--gold-base 1` (`gold_base` in a recipe)."
         )
     base = base or 0
     if base > lowest:

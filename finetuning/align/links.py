@@ -83,7 +83,7 @@ def read_options(arguments: list[str]) -> Namespace:
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
     group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
-    group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
+    group.add_argument("--output-format", choices=tuple(OUTPUT_FORMATS), help="see above (default: pharaoh)")
     text = "write the probability of each link: 0-0:0.9731, or `probabilities` in JSON"
     group.add_argument("--probabilities", action="store_true", help=text)
     text = f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
@@ -100,7 +100,7 @@ def run(options: Namespace) -> None:
     CONSOLE.quiet |= sentences is not None
     check_files(output, page, options.resume)
     rule, reader = rule_of(options), read_pairs(options, options.split, sentences)
-    form, with_probabilities = FORMATS[options.output_format or "pharaoh"], options.probabilities
+    form, with_probabilities = OUTPUT_FORMATS[options.output_format or "pharaoh"], options.probabilities
     if sentences and sys.stdout.isatty() and not (output or options.output_format):
         form, with_probabilities = list_words, rule["method"] == "ot_words"
 
@@ -294,4 +294,4 @@ def list_words(found: Any, probabilities: bool) -> str:
     )
 
 
-FORMATS = {"pharaoh": pharaoh, "json": as_json}
+OUTPUT_FORMATS = {"pharaoh": pharaoh, "json": as_json}

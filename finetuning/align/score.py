@@ -2,7 +2,7 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,9 @@ from finetuning.align.common import (
 )
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
 from finetuning.align.pairs import Side
+from finetuning.metrics import load_metric
+
+METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
 DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
@@ -59,8 +62,6 @@ def run(options: Namespace) -> None:
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     report_unspaced(reader.unspaced)
     if options.links:
-        from finetuning.tasks.vectors.word_alignment import score
-
         for path in options.links:
             found = read_found(path, count_words(pairs))
             print_scores(path, score({number: found[number] for number in gold}, gold), gold)
@@ -96,8 +97,6 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
 
 def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
     """Scores in percent of the aligner's links."""
-    from finetuning.tasks.vectors.word_alignment import score
-
     with make_progress() as progress:
         found = progress.track(aligner.align(pairs[number] for number in gold), len(gold), description="aligning")
         return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
@@ -105,16 +104,44 @@ def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Go
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
     """Prints scores in a line: `alignment.txt: AER 17.6, precision ...`."""
-    from finetuning.tasks.vectors.word_alignment import METRICS
-
     text = ", ".join(f"{metric} {scores[key]:.1f}" for key, metric in METRICS.items())
     print(f"{name}: {text} (%, {len(gold):,} sentences)")
+
+
+def sweep(
+    aligner: Any,
+    pairs: Sequence[tuple[Side, Side]],
+    gold: dict[int, Gold],
+    layers: Iterable[int],
+    methods: dict[str, dict[str, Any]],
+) -> dict[str, dict[int, dict[str, float]]]:
+    """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
+
+    `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
+    count from 0, the embeddings; `methods` are options by name.
+    """
+    found = aligner.align_layers((pairs[number] for number in gold), layers, methods=methods)
+    by_sentence = dict(zip(gold, found, strict=True))
+
+    def scores(method: str, layer: int) -> dict[str, float]:
+        return score({number: of[layer][method].links for number, of in by_sentence.items()}, gold)
+
+    return {method: {layer: scores(method, layer) for layer in layers} for method in methods}
+
+
+def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
+    """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
+    if links.keys() != gold.keys():
+        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
+    return load_metric("aer").compute(
+        predictions=[links[sentence] for sentence in gold],
+        references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
+    )
 
 
 def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
     """Prints the scores of every layer."""
     from finetuning.page import print_table
-    from finetuning.tasks.vectors.word_alignment import METRICS, sweep
 
     method = aligner.method
     scores = sweep(aligner, pairs, gold, range(aligner.num_layers + 1), {method: aligner.matching})[method]

@@ -1,1 +1,1 @@
-"""One package per kind of task: from tables to encoded rows."""
+"""The kinds of task: how each is read, encoded, run and scored."""

@@ -44,7 +44,7 @@ class Task(ABC, Generic[R]):
 
     def open(self) -> Start:
         """Reads and checks the model that the recipe starts from. No weights are loaded."""
-        return describe_start(self.recipe, self.recipe.max_length)
+        return describe_start(self.recipe)
 
     @abstractmethod
     def read(self) -> Data:

@@ -14,12 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
 from finetuning.data.rows import Rows
-from finetuning.data.task_tables import (
-    TRANSLATION,
-    TaskData,
-    each_part,
-    translation_of,
-)
+from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
 from finetuning.tasks.base import Facts, Record, Task, scores_of

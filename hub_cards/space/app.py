@@ -56,7 +56,6 @@ class Model:
     """A loaded model. whole: with its head; task: of that head, a value of TASKS, or empty; states: gives those of the
     encoder; positions: longest input in tokens, special ones included."""
 
-    name: str
     tokenizer: Any
     states: LayerStates
     whole: Any
@@ -103,7 +102,7 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
     given = {"model": states.model, "tokenizer": tokenizer, "device": "cpu"}
     aligner = transformers.pipeline("word-alignment", pipeline_class=WordAlignmentPipeline, **given)
     positions = min(states.longest_input or sys.maxsize, tokenizer.model_max_length)  # 1e30 where it has no limit
-    return Model(name, tokenizer, states, model, task, aligner, positions)
+    return Model(tokenizer, states, model, task, aligner, positions)
 
 
 def checked(what: str, text: Any, longest: int = MAX_CHARACTERS) -> str:

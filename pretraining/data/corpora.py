@@ -195,7 +195,7 @@ def _segments(column: TokenColumn, room: int, below: int) -> tuple[Parts, Parts,
     lengths, held_out = column.lengths.astype(np.int64), column.keys < below
     rows = np.flatnonzero((lengths > 0) & ~held_out)
     # a run: consecutive rows of a document, with only empty rows between them
-    run_R = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))[rows]
+    run_R = np.cumsum(column.new_documents() | held_out)[rows]
     alone = np.bincount(run_R)[run_R] == 1
     windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
     too_short = lengths[rows] < windows  # a single token has no halves

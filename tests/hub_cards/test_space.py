@@ -38,7 +38,9 @@ def model(app, zoo_model_dir):
 
 
 def test_align_words_has_the_links_of_the_pipeline(app, model):
-    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True)(PAIR, probabilities=True, layer=1)
+    expected = pipeline("word-alignment", model=model.tokenizer.name_or_path, trust_remote_code=True)(
+        PAIR, probabilities=True, layer=1
+    )
     first, second, links = app.align_words(model, *PAIR)
     assert ["".join(word for word, _ in side) for side in (first, second)] == [
         "".join(f"{word} " for word in expected[name]) for name in ("source", "target")
@@ -64,7 +66,7 @@ def test_sentence_vectors_are_those_of_the_retrieval_task(app, model):
 def test_fill_masks_by_the_models_own_head(app, model, spelling):
     text = f"The {spelling} is small and {spelling}."
     filled, rows = app.fill_masks(model, text, top=3)
-    whole = AutoModelForMaskedLM.from_pretrained(model.name, trust_remote_code=True)
+    whole = AutoModelForMaskedLM.from_pretrained(model.tokenizer.name_or_path, trust_remote_code=True)
     inputs = model.tokenizer(text.replace(spelling, "<mask>"), return_tensors="pt")
     with torch.inference_mode():
         probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
@@ -112,7 +114,7 @@ def test_space_runs_code_of_a_model_only_where_that_was_asked_for(app, zoo_model
 def test_run_head_gives_a_classifiers_probabilities(app, zoo_model_dir):
     labels = {0: "food", 1: "sport", 2: "travel"}
     found = app.load(str(zoo_model_dir("xlm_align", "ForSequenceClassification", id2label=labels)))
-    whole = AutoModelForSequenceClassification.from_pretrained(found.name, trust_remote_code=True)
+    whole = AutoModelForSequenceClassification.from_pretrained(found.tokenizer.name_or_path, trust_remote_code=True)
     for texts in (("The house is small.",), ("The house is small.", "Das Haus ist klein.")):
         with torch.inference_mode():
             logits = whole(**found.tokenizer(*texts, return_tensors="pt")).logits[0]

@@ -43,7 +43,7 @@ def best_spans(
     end_W = ends_WN[each_W, chosen_W % ends_WN.shape[1]]
 
     # by row, the best window first; stable, so that of equal ones the earlier is
-    order_W = np.lexsort((np.arange(len(rows_W)), -best_W, rows_W))
+    order_W = np.lexsort((-best_W, rows_W))
     windows_Q = order_W[np.unique(rows_W[order_W], return_index=True)[1]]
     first_Q, last_Q = begin_W[windows_Q] - first_W[windows_Q], end_W[windows_Q] - first_W[windows_Q]
     return np.where(np.isfinite(best_W[windows_Q]), windows_Q, -1), first_Q, last_Q

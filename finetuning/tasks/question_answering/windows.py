@@ -22,7 +22,7 @@ BEHIND = 2**20  # a position after any input, which models ignore
 
 @dataclass(frozen=True)
 class Windowing:
-    """How contexts are cut into windows, in pieces."""
+    """How contexts are cut into windows; all lengths are in tokens."""
 
     max_length: int
     stride: int

@@ -47,8 +47,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         """
         count = inputs["labels"].ne(IGNORED).sum()
         outputs = model(**inputs, label_smoothing=self.recipe.training.label_smoothing, output_logits=False)
-        share = count / (count if num_items_in_batch is None else num_items_in_batch)
-        loss = outputs.loss * share.nan_to_num() * (1 if num_items_in_batch is None else self.accelerator.num_processes)
+        loss = outputs.loss * (count / num_items_in_batch).nan_to_num() * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(

@@ -87,7 +87,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
 
     def evaluate(self, name: str, pair: tuple[Pool, Pool], encoder: SentenceEncoder, facts: Facts) -> Found:
-        scores, thresholds, rows, counts = [], {}, None, {}
+        scores, thresholds, rows = [], {}, None
         for pool in pair:  # of dev, only the threshold is kept
             counts, by_layer = vectors_by_layer(encoder, [pool.source, pool.target], facts["layers"])
             for layer, *vectors in by_layer:

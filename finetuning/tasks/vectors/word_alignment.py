@@ -1,6 +1,5 @@
 """Word alignment: links words with the vectors of a model, by layer and method, and compares them with gold links."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
 from finetuning.align.pairs import PairReader, Side
+from finetuning.align.score import METRICS, score, sweep
 from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.tasks.base import Facts
@@ -16,9 +16,6 @@ from finetuning.tasks.vectors.recipe import WordAlignmentRecipe, expanded
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from zoo_core.tables import Table, table_fingerprint
-
-METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
-
 
 # sentences of a language pair as lists of words, and the gold links by sentence number
 AnnotatedPairs = tuple[list[tuple[Side, Side]], dict[int, Gold]]
@@ -90,37 +87,6 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
             for metric, value in scores.items()
         ]
         return scores, {}, None
-
-
-def sweep(
-    aligner: Any,
-    pairs: Sequence[tuple[Side, Side]],
-    gold: dict[int, Gold],
-    layers: Iterable[int],
-    methods: dict[str, dict[str, Any]],
-) -> dict[str, dict[int, dict[str, float]]]:
-    """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
-
-    `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
-    count from 0, the embeddings; `methods` are options by name.
-    """
-    found = aligner.align_layers((pairs[number] for number in gold), layers, methods=methods)
-    by_sentence = dict(zip(gold, found, strict=True))
-
-    def scores(method: str, layer: int) -> dict[str, float]:
-        return score({number: of[layer][method].links for number, of in by_sentence.items()}, gold)
-
-    return {method: {layer: scores(method, layer) for layer in layers} for method in methods}
-
-
-def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
-    """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
-    if links.keys() != gold.keys():
-        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
-    return load_metric("aer").compute(
-        predictions=[links[sentence] for sentence in gold],
-        references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
-    )
 
 
 def chance_level(sentences: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
