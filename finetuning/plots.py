@@ -15,7 +15,7 @@ def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: str | Path, tit
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     thickness = 0.8 / len(groups)
     note = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed"
-    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as (_, grid):
+    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as grid:
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
             places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
@@ -41,7 +41,7 @@ def plot_lines(
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     size = (7.0, (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(styles))
-    with figure_of(path, title, rows, columns, size, "line: mean of seeds; band: ± standard deviation") as (_, grid):
+    with figure_of(path, title, rows, columns, size, "line: mean of seeds; band: ± standard deviation") as grid:
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 means, spread = (np.array([e[key] or 0.0 for e in points.values()]) for key in ("mean", "sd"))
@@ -58,7 +58,7 @@ def plot_lines(
 def plot_heat_map(table: pandas.DataFrame, path: str | Path, title: str, x_label: str, y_label: str) -> None:
     """A heat map of a table with its numbers in percent."""
     size = (max(7.0, 2.0 + 0.5 * len(table.columns)), max(2.4, 1.4 + 0.22 * len(table)))
-    with figure_of(path, title, 1, 1, size) as (_, grid):
+    with figure_of(path, title, 1, 1, size) as grid:
         axes = grid[0, 0]
         axes.imshow(table, aspect="auto", cmap="Blues", vmax=2 * table.max(axis=None))  # light: numbers are on it
         for (y, x), value in np.ndenumerate(table):

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         recipe_class = KINDS[kind_of(given)]
     recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
-    with stop_signals(RESUME), user_errors(RESUME):
+    with stop_signals(RESUME), user_errors():
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes

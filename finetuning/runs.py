@@ -151,7 +151,7 @@ def points_of(recipe: Recipe) -> dict[str, list[str]]:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     options = read_options(argv)
-    with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
+    with stop_signals(SAME_COMMAND), user_errors():
         points = list(recipes_of(options))
         recipes = {Path(recipe.output_dir).relative_to(options.output).as_posix(): recipe for _, recipe in points}
         if len({*recipes} - {"."}) < len(points):

@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
     text = "sets a field in every recipe that has it, or in one task's"
     parser.add_argument("overrides", nargs="*", metavar="[task.]field=value", help=text)
     options = parser.parse_intermixed_args(argv)
-    with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
+    with stop_signals(SAME_COMMAND), user_errors():
         suite, path = load_suite(options.suite)
         recipes = read_recipes(suite, path, options.overrides, options.tasks)
         quiet_libraries()

@@ -22,8 +22,8 @@ from finetuning.recipe import TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
 from zoo_core.processes import Stopped, held_signals, received
-from zoo_core.provenance import forget_machine
-from zoo_core.recording import PROJECT, check_recording
+from zoo_core.provenance import PROJECT, forget_machine
+from zoo_core.recording import check_recording
 from zoo_core.run_folders import remove_own
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
     block mask that may attend to nothing (padding) attends to its own column or, in cross-attention, to everything:
     its states are read by nobody, and a softmax over nothing would be NaN.
 
-    Raises `ValueError` for a mask of another shape or type, and for a block mask under flash attention, which has no
-    way to honor one.
+    Raises `ValueError` for a mask of another shape or type, and for a block mask under flash attention.
     """
     if attention_mask is None or attention_mask.dim() == 2:
         return create_bidirectional_mask(
@@ -64,14 +63,12 @@ def is_real(attention_mask):
     return attention_mask.bool() if attention_mask.dim() == 2 else attention_mask.any(1) | attention_mask.any(2)
 
 
-# Attention to so many positions costs as much as all else that a layer of base size computes at one (measured on a CPU,
-# with dropout).
+# Attention to so many positions costs as much as all else in a layer of base size (measured on a CPU, with dropout).
 WORK_OF_A_POSITION = 1536
 
 
 def rows_of_texts(lengths, rows):
-    """The row of each text, and the tokens of the longest row: each text, the longest first, goes into the row that has
-    the fewest tokens so far."""
+    """The row of each text, and the tokens of the longest row: texts, the longest first, go into the emptiest row."""
     row_of, filled = [0] * len(lengths), [(0, row) for row in range(rows)]
     for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
         tokens, row_of[text] = filled[0]
@@ -116,8 +113,7 @@ class Packing:
         return moved(states_PWH, self.packed_F, self.padded_F, self.padded_shape)
 
     def mask(self, keys, allow_BTS=None):
-        """Block mask (P, W, K): who is of one text and, where a mask is given, may attend there. `keys` is the packing
-        of what is attended to."""
+        """Block mask (P, W, K): who is of one text and may attend there. `keys`: the packing of what is attended to."""
 
         def in_rows(packing, values_F, empty):
             flat = values_F.new_full((packing.shape[0] * packing.shape[1],), empty)

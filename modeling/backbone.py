@@ -42,8 +42,7 @@ class Architecture:
     """What the zoo has to know of a model type.
 
     transform: the module of its `...ForMaskedLM` between last states and output embeddings; None: there is none.
-    block_mask: makes of (model, embeddings, boolean mask (B, T, T)) what the model takes as `attention_mask`; None:
-        it can honor none.
+    block_mask: makes of (model, embeddings, boolean mask (B, T, T)) the model's `attention_mask`; None: there is none.
     """
 
     transform: str | None

@@ -109,8 +109,7 @@ def _read_settings(path: str) -> dict[str, Any]:
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
-    Raises ValueError where its code would be needed and `trust_remote_code` is False, and for a damaged file; OSError
-    of transformers.
+    Raises ValueError where its code is needed and `trust_remote_code` is False, and for a damaged file; or OSError.
     """
     with readable(path):
         if trust_remote_code:
@@ -218,9 +217,7 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
         transformers_logging.set_verbosity(verbosity)
 
 
-def load_whole(
-    auto_class: Any, path: str, name: str | None = None, trust_remote_code: bool = False, **options: Any
-) -> Any:
+def load_whole(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
     """Loads a model to use as it is, in evaluation mode; the checkpoint must have every weight except a pooler's.
 
     It computes nothing at padding where it can. `name` is what the user calls the checkpoint; `num_hidden_layers` reads
@@ -230,8 +227,8 @@ def load_whole(
     model, info = load_auto_model(auto_class, path, trust_remote_code, **options)
     if "num_hidden_layers" in options:
         info["unexpected_keys"] = {key for key in info["unexpected_keys"] if not LAYER.search(key)}
-    fresh_weights(model, info, name or path, is_whole=True)
-    check_finite(model, name or path)
+    fresh_weights(model, info, name, is_whole=True)
+    check_finite(model, name)
     return without_padding(model).eval()
 
 

@@ -10,19 +10,14 @@ from .configuration_encoder import EncoderConfig
 class ErnieMConfig(EncoderConfig):
     """The configuration of ERNIE-M.
 
-    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
-    architecture's encoder in their place.
+    The fields of all models, and their defaults, are those of `EncoderConfig`.
 
     Args:
-        add_pooling_layer: whether there is a tanh pooler on <s>, as in the released code; models without a use for it
-            leave it out.
+        add_pooling_layer: whether there is a tanh pooler on <s>, as in the released code, in models that use it.
         languages: codes of the rows of the embedding that <mask> carries (section 3.1), in their order: what a
             pre-training corpus calls its language. BTMLM needs them; the released checkpoints have none (None).
         mask_token_id: which token carries it; the model asks for it where there are languages.
-        special_token_ids: further tokens that BTMLM never writes, such as <unk>; pre-training sets it to the
-            tokenizer's `all_special_ids`.
-
-    Raises `ValueError` for sizes that do not fit each other.
+        special_token_ids: further tokens that BTMLM never writes, such as <unk>; pre-training sets it.
 
     Example:
         >>> config = ErnieMConfig(languages=["en", "de"], mask_token_id=4, num_hidden_layers=2)

@@ -10,10 +10,7 @@ from .configuration_encoder import EncoderConfig
 class MetaXlmConfig(EncoderConfig):
     """The configuration of MetaXLM.
 
-    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
-    architecture's encoder in their place.
-
-    Raises `ValueError` for sizes that do not fit each other.
+    The fields of all models, and their defaults, are those of `EncoderConfig`.
 
     Example:
         >>> config = MetaXlmConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)

@@ -12,7 +12,7 @@ from .configuration_encoder import EncoderConfig
 class VecoConfig(EncoderConfig):
     """The configuration of VECO.
 
-    The fields of all models, and their defaults, are those of `XLMRobertaConfig`.
+    The fields of all models, and their defaults, are those of `EncoderConfig`.
 
     Args:
         cross_attention: whether layers have the cross-attention module, which is used when it is plugged in.
@@ -23,8 +23,7 @@ class VecoConfig(EncoderConfig):
         decoder_layer_indices: the encoder layer that each decoder layer was made from.
         tie_decoder: whether self-attention and feed-forward of a decoder layer are that encoder layer's.
         lm_head_transform: False: states times embeddings, without XLM-R's dense, GELU and LayerNorm (fairseq's files).
-        lm_head_scale: what states are multiplied with then: fairseq scales the embeddings that it looks up, and not the
-            output layer.
+        lm_head_scale: what states are multiplied with then: fairseq scales only the embeddings that it looks up.
 
     Raises `ValueError` for sizes that do not fit each other, and for a backbone, which has no cross-attention module.
 

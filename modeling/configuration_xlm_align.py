@@ -12,12 +12,10 @@ from .configuration_encoder import EncoderConfig
 class XlmAlignConfig(EncoderConfig):
     """The configuration of XLM-Align.
 
-    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
-    architecture's encoder in their place. What follows is read in pre-training.
+    The fields of all models, and their defaults, are those of `EncoderConfig`. What follows is read in pre-training.
 
     Args:
-        alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12); 0 is the embeddings. Default: 5/6
-            of the layers, the paper's 10 of 12.
+        alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12). Default: 5/6 of the layers.
         dwa_layer: whose states the pointer network reads (Table 5: 8, 10, 12). Default: the last.
         pointer_start: the pointer network's two maps before training: `random`, as in the paper, or `identity`, by
             which it points where the products of the states do, and teaches them from the first step on.
@@ -27,8 +25,7 @@ class XlmAlignConfig(EncoderConfig):
         similarity_floor: epsilon of Eq. 1.
         sinkhorn_iterations: of Eq. 6 (Table 11).
         sinkhorn_first: which marginals an iteration normalizes first, `columns` (the released code) or `rows` (Eq. 6).
-        filtering_iterations: of Eqs. 8 and 9; 0 turns the filter off, and the labels are the union of both directions
-            (Table 6).
+        filtering_iterations: of Eqs. 8 and 9; 0: no filter, the labels are the union of both directions (Table 6).
         filtering_discount: alpha of Eq. 9.
         filtering_rule: what becomes 0 between iterations: all cells whose row and column have a link (`released`, the
             public code), or the links alone (`eq9_printed`); see `symmetrization.itermax_links`.

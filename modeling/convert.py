@@ -12,8 +12,7 @@ A layout is a table: patterns of its names -> ours, replaced one after the other
 - ERNIE-M, PaddleNLP: the same without the doubled `self_attn`, weights (in, out), all heads above a pooler;
 - ERNIE-M, static graph, the authors' own: a file a variable, `encoder_layer_0_multi_head_att_query_fc.w_0`, (in, out).
 
-Files are read without Paddle, and without running code in them. Where weights are missing, left over, of another shape
-or not finite, nothing is written.
+Files are read without Paddle, and no code in them runs. Missing, left-over and misshapen weights are errors.
 """
 
 import argparse
@@ -108,8 +107,7 @@ ERNIE_M_STATIC: Names = {
 
 
 class Layout(NamedTuple):
-    """One of the layouts of a model: a pattern that one of the names in it has (`mark`), its table, and whether its
-    matrices are (in, out), as Paddle's."""
+    """A layout: a pattern that one of its names has (`mark`), its table; and are matrices (in, out), as Paddle's?"""
 
     name: str
     mark: str
@@ -118,10 +116,7 @@ class Layout(NamedTuple):
 
 
 # the first whose mark is found
-VECO_LAYOUTS = (
-    Layout("fairseq", r"^encoder\.layers\.\d+\.fc1\.", VECO_FAIRSEQ),
-    Layout("native", "", VECO_NATIVE),
-)
+VECO_LAYOUTS = (Layout("fairseq", r"^encoder\.layers\.\d+\.fc1\.", VECO_FAIRSEQ), Layout("native", "", VECO_NATIVE))
 ERNIE_M_LAYOUTS = (
     Layout("static graph", r"^word_embedding$", ERNIE_M_STATIC, is_paddle=True),
     Layout("transformers 4", r"\.self_attn\.self_attn\.", ERNIE_M),
@@ -314,7 +309,7 @@ def xlm_r_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def require_new(output: str) -> None:
     """Raises ValueError for an output that exists, except for an empty folder."""
-    if Path(output).exists() and any(Path(output).iterdir()):
+    if (path := Path(output)).is_file() or path.is_dir() and any(path.iterdir()):
         raise ValueError(f"{output} exists and is not empty: name another output, or remove it.")
 
 
@@ -530,11 +525,9 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="MODEL")
     both = argparse.ArgumentParser(add_help=False)
     both.add_argument("source", metavar="SOURCE", help="file or folder to convert")
-    both.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
+    both.add_argument("output", metavar="FOLDER", help="what to write; must not exist, or be empty")
     both.add_argument("--num_attention_heads", type=int, help="default: what the file says, or hidden size / 64")
-    both.add_argument(
-        "--ignore_keys", action="append", default=[], metavar="REGEX", help="whole keys to leave out; may be repeated"
-    )
+    both.add_argument("--ignore_keys", action="append", default=[], metavar="REGEX", help="keys to leave out")
     veco = commands.add_parser("veco", help=convert_veco.__doc__.partition("\n")[0], parents=[both], **style)
     veco.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
     veco.add_argument(

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Denoising word alignment (DWA), XLM-Align's objective: links that a model labels itself, and the loss of pointing at
-the linked word (Chi et al., ACL 2021, sections 3.1 and 3.2).
-
-Both work on the states of any encoder, see `dwa_labels` and `dwa_losses`; `XlmAlignForPreTraining` adds the encoder,
-the pointer network and the masked LM.
+the linked word (Chi et al., ACL 2021, sections 3.1 and 3.2). Both work on the states of any encoder.
 
 Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
-source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
+source and target, `N` queries in all; `H` hidden size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,8 +95,7 @@ def dwa_losses(
     k_linear: nn.Module,
     config: XlmAlignConfig | None = None,
 ) -> Losses:
-    """The cross-entropies of pointing from each masked word at the word that it is linked to, in nats, in both
-    directions.
+    """The cross-entropies, in nats, of pointing from each masked word at the word that it is linked to, both ways.
 
     Args:
         states_BTH: (B, T, H) states of the masked text, of any encoder.
@@ -107,7 +103,7 @@ def dwa_losses(
         batch: the `tlm` sub-batch of `TlmCollator`; its `labels` (B, T) are read as well, and `draws` (B, T) where
             `config.query_positions` is unmasked or all_aligned (`TlmCollator(..., draws=True)`).
         q_linear, k_linear: maps of (..., H) to (..., H), the pointer network: `torch.nn.Linear(H, H)` each.
-        config: of its fields, `query_positions` and `pointer_start` are read; by default the paper's.
+        config: its `query_positions`, which must not be `none`, and `pointer_start` are read; by default the paper's.
 
     Raises ValueError where a field of `batch` is missing, and for states of another shape.
 
@@ -161,8 +157,7 @@ def labeled_queries(
 
 
 def words_of_sides(batch: Mapping[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Of source and target: (P, K) positions of the words of each pair, a row, in the flattened (B * T) rows, and which
-    of them exist."""
+    """Of source and target: (P, K) positions of a pair's words in the flattened (B * T) rows, and which exist."""
     segments_PT, is_special_PT = batch["segment_ids"], batch["special_tokens_mask"].bool()
     sides_211 = torch.arange(2, device=segments_PT.device).view(2, 1, 1)
     is_word_2PT = (segments_PT == sides_211) & ~is_special_PT

@@ -2,8 +2,7 @@
 """The encoder that all four models share: a post-LayerNorm Transformer with XLM-R's parameter names.
 
 Because the names are XLM-R's, `from_pretrained("FacebookAI/xlm-roberta-base")` loads every weight; only what a paper
-adds is fresh. Cross-attention (VECO) is optional and sits between self-attention and feed-forward, with a LayerNorm of
-its own (VECO, ACL 2021, section 3.1).
+adds is fresh. VECO's cross-attention (section 3.1) sits between self-attention and feed-forward, with a LayerNorm.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
@@ -211,16 +210,6 @@ class EncoderLayer(GradientCheckpointingLayer):
         return self.output(self.intermediate(states_BTH), states_BTH)
 
 
-class LayerStack(nn.Module):
-    """The layers, under XLM-R's name `encoder.layer`."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.layer = nn.ModuleList(
-            EncoderLayer(config, config.cross_attention) for _ in range(config.num_hidden_layers)
-        )
-
-
 def first_states(states_BTH, attention_mask):
     """(B, H) states of the first real position of each row, with padding on either side.
 
@@ -247,7 +236,9 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BH))
 
 
-LM_HEAD = r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.)"  # weights that an encoder or a task's head leaves out
+LM_HEAD = (
+    r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.|parts\.)"  # weights that an encoder or a task's head leaves out
+)
 
 
 class EncoderPreTrainedModel(PreTrainedModel):
@@ -276,7 +267,9 @@ class EncoderPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """The library's; every weight of another architecture's checkpoint has its place here too (`key_mapping`)."""
         of_hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        found, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **of_hub)
+        found = {}
+        if pretrained_model_name_or_path is not None:
+            found, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **of_hub)
         if found.get("model_type") == "bert":
             kwargs["key_mapping"] = BERT_NAMES
         elif found.get("model_type") in ARCHITECTURES:
@@ -288,7 +281,6 @@ class EncoderPreTrainedModel(PreTrainedModel):
         kwargs.setdefault("save_original_format", False)
         return super().save_pretrained(*args, **kwargs)
 
-    @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, PoolerLinear):
@@ -319,7 +311,8 @@ class EncoderModel(EncoderPreTrainedModel):
         super().__init__(config)
         if config.backbone_config is None:
             self.embeddings = Embeddings(config)
-            self.encoder = LayerStack(config)
+            layers = (EncoderLayer(config, config.cross_attention) for _ in range(config.num_hidden_layers))
+            self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # XLM-R's name
         else:
             self.backbone = make_backbone(config) if backbone is None else backbone
         self.pooler = Pooler(config) if add_pooling_layer and config.add_pooling_layer else None
@@ -353,17 +346,14 @@ class EncoderModel(EncoderPreTrainedModel):
 
         Args:
             input_ids: (B, T) tokens, or `inputs_embeds` (B, T, H) in their place.
-            attention_mask: (B, T), 1 for tokens and 0 for padding on either side; or boolean (B, T, T), True where the
-                row may attend to the column.
+            attention_mask: (B, T), 0 for padding on either side; or boolean (B, T, T), True: row attends to column.
             token_type_ids: (B, T), type 0 by default. An architecture without types reads none, as in its library.
             position_ids: (B, T), as the library of the architecture counts them, from `first_position`: 0 of
-                BERT's shape and of a backbone, `pad_token_id + 1` of XLM-R's. By default tokens count up and padding is
-                left out; a backbone's are its library's.
+                BERT's shape and of a backbone, `pad_token_id + 1` of XLM-R's. By default without padding, in order.
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
-                layer `num_layers` (0: the embeddings, without `hidden_states`), and the rest is not
-                computed. Default: all.
+                layer `num_layers` (0: the embeddings, without `hidden_states`); only a backbone computes the rest.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`; more tokens than positions; a mask of
@@ -427,8 +417,7 @@ class EncoderModel(EncoderPreTrainedModel):
     def packings(
         self, input_ids, inputs_embeds, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs
     ) -> tuple[Packing, Packing] | None:
-        """That of the batch and that of the one attended to, its own unless it is another; None where nothing is
-        padding, or where it has to stay."""
+        """That of the batch and that of the one attended to, perhaps itself; None without padding, or if it stays."""
         if (
             kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
             or "flash" in self.config._attn_implementation  # leaves out the padding itself, in attention
@@ -442,10 +431,9 @@ class EncoderModel(EncoderPreTrainedModel):
         for states, mask in ((tokens, attention_mask), (encoder_hidden_states, encoder_attention_mask)):
             if states is None:
                 continue
-            is_block = mask is not None and mask.shape == (*tokens.shape[:2], states.shape[1])
             if mask is None:
                 mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-            elif is_block and mask.dtype == torch.bool:
+            elif mask.dtype == torch.bool and mask.shape == (*tokens.shape[:2], states.shape[1]):
                 mask = mask.any(1) if found else is_real(mask)
             elif mask.shape != states.shape[:2]:
                 return None  # `prepare_attention_mask` refuses it

@@ -65,12 +65,7 @@ class Decoder(EncoderPreTrainedModel):
         )
         for layer in self.layer:
             states_BTH = layer(
-                states_BTH,
-                attention_mask,
-                encoder_states_BSH,
-                encoder_attention_mask,
-                cache=cache,
-                **kwargs,
+                states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, cache=cache, **kwargs
             )
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **{CACHE: cache})
 
@@ -125,9 +120,6 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     def get_encoder(self, modality=None):
         return self.roberta
 
-    def get_decoder(self):
-        return self.decoder
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """`</s>` and all labels but the last, -100 as padding: (B, T) -> (B, T)."""
         start_B1 = labels.new_full((len(labels), 1), first(self.config.eos_token_id))
@@ -171,9 +163,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         label_smoothing = kwargs.pop("label_smoothing", 0.0)
         if decoder_input_ids is None:
             if labels is None:
-                raise ValueError(
-                    "neither decoder_input_ids nor labels were given: give one of them, or call generate()."
-                )
+                raise ValueError("neither decoder_input_ids nor labels were given: give one, or call generate().")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
@@ -182,10 +172,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             wants_cache = (labels is None and not self.training) if use_cache is None else use_cache
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
         embedded_BTH = self.roberta.embeddings(
-            decoder_input_ids,
-            self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache),
-            None,
-            None,
+            decoder_input_ids, self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache), None, None
         )
         outputs = self.decoder(
             embedded_BTH,
@@ -240,8 +227,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             random: take the architecture only, and draw every weight.
             kwargs: as for `from_pretrained`: `dtype`, `attn_implementation`, `revision`, `hidden_dropout_prob`, ...
 
-        What the folder lacks (cross-attention in all but VECO's, the LM head where it was saved without) is drawn, and
-        a logged warning says so.
+        What the folder lacks (cross-attention in all but VECO's, the LM head) is drawn, and a logged warning says so.
 
         Raises:
             ValueError: n below 1 or above the encoder's layers; an unknown selection; a folder that is a translation

@@ -28,7 +28,7 @@ def check_finite(model, name: str) -> None:
 class LayerStates:
     """The states of chosen layers of an encoder, from one forward pass.
 
-    Models of this zoo stop at the highest of them; others run as they were loaded (`load_whole` reads fewer layers).
+    Models of this zoo without a backbone stop at the highest; others run all that is loaded (`load_whole` reads less).
 
     Raises `ValueError` for a model that gives no hidden states, and for one with a decoder, as far as its
     configuration, its attention (`is_causal`) or its inputs say that it has one.
@@ -43,9 +43,7 @@ class LayerStates:
         takes = inspect.signature(self.model.forward).parameters
         is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
         if is_causal or getattr(config, "is_decoder", False) or "decoder_input_ids" in takes:
-            raise ValueError(
-                f"{type(model).__name__} has a decoder, whose states do not know what follows: give an encoder."
-            )
+            raise ValueError(f"{type(model).__name__} has a decoder, whose states see no later token: give an encoder.")
         self.stops_itself = "num_layers" in takes
 
     @property
@@ -58,9 +56,8 @@ class LayerStates:
         highest = max(layers)
         stops = self.stops_itself or highest == self.num_layers
         options = {"num_layers": highest} if self.stops_itself else {}
-        outputs = self.model(
-            **inputs, **options, output_hidden_states=not stops or set(layers) != {highest}, return_dict=True
-        )
+        wants_all = not stops or set(layers) != {highest}
+        outputs = self.model(**inputs, **options, output_hidden_states=wants_all, return_dict=True)
         states = dict(enumerate(getattr(outputs, "hidden_states", None) or ()))
         if stops:
             states[highest] = getattr(outputs, "last_hidden_state", None)

@@ -34,9 +34,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         device_type, size = hidden_NH.device.type, len(weight_VH)
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
         leaves, needs = (hidden_NH, weight_VH, bias_V), ctx.needs_input_grad[:3]
-        ctx.gradients = [
-            torch.zeros_like(leaf) if is_needed else None for leaf, is_needed in zip(leaves, needs, strict=True)
-        ]
+        ctx.gradients = [torch.zeros_like(of) if needed else None for of, needed in zip(leaves, needs, strict=True)]
         of_hidden_NH, of_weight_VH, of_bias_V = ctx.gradients
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
         rows = max(1, LOGITS_AT_ONCE // size)
@@ -151,8 +149,7 @@ def at_predictions(states_BTH, labels_BT):
 
 
 class BackboneHead(LMHead):
-    """The masked-LM head of another architecture (`config.backbone_config`): all modules of its class but the encoder,
-    under their own names."""
+    """The masked-LM head of another architecture: all modules of its class but the encoder, under their own names."""
 
     def __init__(self, whole: PreTrainedModel):
         nn.Module.__init__(self)
@@ -203,7 +200,6 @@ class LMHeadModel(EncoderPreTrainedModel):
         else:
             self.lm_head.parts.set_submodule(self.lm_head.decoder_name, new_embeddings)
 
-    @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, LMHead) and self.config.backbone_config is None:
@@ -289,6 +285,9 @@ class Losses(NamedTuple):
     rows_N: torch.Tensor
 
 
+Found = Iterator[tuple[str, Predictions | Losses]]
+
+
 class ForPreTraining(LMHeadModel):
     r"""Masked language modeling under the mask that a collator makes: MLM on text and TLM on translation pairs, the
     objectives that all four papers share, and any other that differs from them only in its mask.
@@ -303,8 +302,6 @@ class ForPreTraining(LMHeadModel):
     objectives = {"mlm": (), "tlm": ()}
     # objectives without a sub-batch -> the one whose rows they learn from
     reads: dict[str, str] = {}
-    # Trainer would pass the number of labels of the whole step, which it cannot count in sub-batches
-    accepts_loss_kwargs = False
 
     def forward(
         self, *, objective_weights: dict[str, float] | None = None, return_loss: bool = True, **batches: dict | None
@@ -333,9 +330,7 @@ class ForPreTraining(LMHeadModel):
             )
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
-            raise ValueError(
-                f"objective_weights has {unknown[0]!r}, but {type(self).__name__} only has {', '.join(known)}."
-            )
+            raise ValueError(f"objective_weights has {unknown[0]!r}, but {type(self).__name__} has {', '.join(known)}.")
         masked, others, batch_rows = {}, {}, {}
         for name, batch in batches.items():
             objectives = (name, *(reader for reader, read in self.reads.items() if read == name))
@@ -370,9 +365,7 @@ class ForPreTraining(LMHeadModel):
         """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
         return [f"{name}.{term}" for term in cls.objectives.get(name, ())] or [name]
 
-    def predictions(
-        self, name: str, batch: dict, weights: dict[str, float]
-    ) -> Iterator[tuple[str, Predictions | Losses]]:
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
         """The losses of one sub-batch and what they predict: here its objective's, from the encoder's states."""
         if not {"input_ids", "labels"} <= batch.keys() or "generation_mask" in batch:
             raise ValueError(

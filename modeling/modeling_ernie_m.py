@@ -6,8 +6,6 @@ XLM-R's shape with a tanh pooler on the base model, and a language embedding on 
 Legend: `B` sequences, `T` positions, `K` pseudo positions, `H` hidden size, `V` vocabulary.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -16,14 +14,7 @@ from transformers import initialization as init
 from .configuration_encoder import HEADS
 from .configuration_ernie_m import ErnieMConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of, without_dropout
-from .masked_lm import (
-    LOGITS_AT_ONCE,
-    ForMaskedLM,
-    ForPreTraining,
-    Predictions,
-    encoder_inputs,
-    unmasked_ids,
-)
+from .masked_lm import LOGITS_AT_ONCE, ForMaskedLM, ForPreTraining, Found, Predictions, encoder_inputs, unmasked_ids
 from .task_heads import ForPooledSequenceClassification, ForQuestionAnswering, ForTokenClassification
 
 
@@ -32,7 +23,6 @@ class ErnieMPreTrainedModel(EncoderPreTrainedModel):
 
     config_class = ErnieMConfig
 
-    @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, LanguageEmbedding):
@@ -72,8 +62,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
 
         Args:
             attention_mask: by default padding is left out, as in the released code.
-            language_ids: (B, T) rows of the language embedding, read where `input_ids` is <mask>; -1, and the default:
-                <mask> carries no language.
+            language_ids: (B, T) rows of the language embedding, read at <mask>; -1 (default): it carries no language.
 
         Raises:
             ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, or without
@@ -83,6 +72,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
             >>> states_BTH = model(**inputs).last_hidden_state  # (B, T, H)
         """
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
         if language_ids is not None:
             if not self.config.languages or input_ids is None:
                 raise ValueError("language_ids need a model with config.languages, and input_ids.")
@@ -91,9 +82,6 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
             languages_BTH = self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
             inputs["inputs_embeds"] = self.get_input_embeddings()(input_ids) + languages_BTH
-        if attention_mask is None and input_ids is not None:
-            attention_mask = input_ids.ne(self.config.pad_token_id)
-        if language_ids is not None:
             input_ids = None
         return super().forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **inputs)
 
@@ -106,8 +94,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     Equations, over the masked tokens M of a pair (x, y), or of a text x with pseudo tokens P:
     - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
-      predicted from the other one, and of its own side only from its masks. It is MLM under the
-      `attention_mask` that `camlm_mask` makes.
+      predicted from the other one, and of its own side only from its masks: MLM under `camlm_mask`.
     - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
       own (`btmlm_generation_mask`); then L = -sum_{m in M} log p(x_m | x \ M, P), everything attending to everything.
 
@@ -140,7 +127,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
         """The losses of one objective: each is one, from the encoder's states."""
         inputs = inputs_with_languages(batch)
         if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
@@ -156,9 +143,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     def generation_states(self, batch: dict) -> torch.Tensor:
         """BTMLM's first step: states (B, T, H), of which those of the pseudo positions are what they predict from.
 
-        `batch` is `btmlm` of `forward`. The text is read unmasked, and without dropout.
-
-        Raises ValueError for a model without languages.
+        `batch` is `btmlm` of `forward`; its text is read unmasked, without dropout. ValueError without languages.
         """
         if not self.config.languages or "language_ids" not in batch:
             raise ValueError("btmlm needs config.languages and language_ids: a pseudo position needs its language.")
@@ -169,11 +154,9 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     @torch.no_grad()
     def back_translate(self, batch: dict) -> torch.Tensor:
-        """BTMLM's first step: `input_ids` (B, T) of the second, the pseudo positions filled.
+        """`input_ids` (B, T) of BTMLM's second step, with pseudo tokens by the first, `generation_states`.
 
         Each pseudo position reads the unmasked text, its own language and position, and no other pseudo position.
-
-        Raises ValueError as `generation_states`.
         """
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
@@ -182,11 +165,11 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     def _likeliest(self, states_KH: torch.Tensor) -> torch.Tensor:
         """(K,) tokens, never a special token that the configuration knows."""
-        config, tokens = self.config, [states_KH.new_empty(0, dtype=torch.long)]
+        config, tokens = self.config, []
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         named = (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends)
         special = [id_ for id_ in (*named, *(config.special_token_ids or ())) if id_ is not None]
-        for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)) if len(states_KH) else ():
+        for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)):
             logits_KV = self.lm_head(chunk_KH).float()
             logits_KV[:, special] = -torch.inf
             tokens.append(logits_KV.argmax(-1))

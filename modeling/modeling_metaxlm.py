@@ -4,11 +4,8 @@
 XLM-R's shape; what the paper adds happens before and between training phases, in pretraining/. Its baseline XLM+KD
 learns from a teacher of one language too, which is no part of the model.
 
-Legend: `B` rows, `T` positions; `N` positions at which the teacher answered, `C` tokens that it has in common with the
-model; `H` hidden size.
+Legend: `B` rows, `T` positions; `N` positions that the teacher answered, `C` tokens that both have; `H` hidden size.
 """
-
-from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -16,7 +13,7 @@ from torch import nn
 from .configuration_encoder import HEADS
 from .configuration_metaxlm import MetaXlmConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining, Losses, Predictions, encoder_inputs
+from .masked_lm import ForMaskedLM, ForPreTraining, Found, Losses, Predictions, encoder_inputs
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -34,8 +31,7 @@ MetaXlmPreTrainedModel.encoder_class = MetaXlmModel  # of the heads below
 
 
 class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
-    r"""MLM and TLM, and for the baseline XLM+KD knowledge distillation (section 5.3, Table 3); see
-    `ForPreTraining.forward`.
+    r"""MLM and TLM, and for the baseline XLM+KD knowledge distillation (section 5.3, Table 3).
 
     Equation (Hinton et al. 2015, section 2): KD = T^2 sum_{i in K} sum_{v in C} p_i(v) (log p_i(v) - log q_i(v)),
     p_i = softmax(z_i / T) of the teacher's logits z_i at the masked word i, q_i likewise of the model's, both over the
@@ -66,9 +62,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     objectives = ForPreTraining.objectives | {"kd": ()}
     reads = {"kd": "mlm"}
 
-    def predictions(
-        self, name: str, batch: dict, weights: dict[str, float]
-    ) -> Iterator[tuple[str, Predictions | Losses]]:
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
         """The losses of one sub-batch: `mlm` and `kd` from one forward."""
         if name != "mlm" or not weights.get("kd", float("teacher" in batch)):
             if weights.get(name, 1.0):

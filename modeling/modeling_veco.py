@@ -7,8 +7,6 @@ An XLM-R encoder whose layers carry a cross-attention module that can be plugged
 Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` = 2H.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
@@ -17,7 +15,7 @@ from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import LM_HEAD, TOKEN_FIELDS, EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
-from .masked_lm import ForMaskedLM, ForPreTraining, Predictions
+from .masked_lm import ForMaskedLM, ForPreTraining, Found, Predictions
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -76,16 +74,14 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
     objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
         """The losses of one objective: `inner` from H, `cross` from S."""
         if not self.objectives.get(name):
             yield from super().predictions(name, batch, weights)
             return
         rows = [len(batch[side]["input_ids"]) for side in ("x", "y")]
         if rows[0] != rows[1]:
-            raise ValueError(
-                f"sub-batch {name!r} has {rows[0]} rows of x and {rows[1]} of y: row i of the two is a pair."
-            )
+            raise ValueError(f"sub-batch {name!r} has {rows[0]} rows of x and {rows[1]} of y: rows i are a pair.")
         inputs, labels_BT, cross_mask = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
         pairs = len(labels_BT) // 2
         examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
@@ -105,8 +101,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
 
 def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Both sides as one batch of 2B rows, x first, padded to the longer: encoder inputs, labels, and the mask (2B, T)
-    of each row's other side."""
+    """Both sides as 2B rows, x first, padded to the longer: inputs, labels, each row's mask of the other (2B, T)."""
     lengths = [side["input_ids"].shape[1] for side in (x, y)]
 
     def stacked(field: str, padding: int) -> torch.Tensor:
@@ -119,8 +114,7 @@ def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tens
 
 
 def cross_stream_mask(config, attention_mask):
-    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`), where
-    token t attends to tokens s <= t."""
+    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`)."""
     return attention_mask if config.cross_stream == "bidirectional" else as_block_mask(attention_mask).tril()
 
 
@@ -135,9 +129,8 @@ class PlugIn:
     H_x is the encoder's last layer for x alone, S_x that of the same layers with cross-attention to H_y; and [H_y :
     S_y] of y, with cross-attention to H_x. Plug-out, heads read H_x, as XLM-R's do.
 
-    Where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training, section
-    2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single head
-    serves both sides.
+    Where the paper is silent: gradients flow through H_x and H_y (section 2.2 stops them in pre-training), the S stream
+    is bidirectional or causal as it was pre-trained (`config.cross_stream`), and one head serves both sides.
     """
 
     def encode(self, input_ids, attention_mask, **kwargs):
@@ -152,8 +145,8 @@ class PlugIn:
         """
         if not self.config.plug_in:
             return super().encode(input_ids, attention_mask, **kwargs)
-        names = [name for name in kwargs if name.startswith("translation_")]
-        of_y = {name.removeprefix("translation_"): kwargs.pop(name) for name in names}
+        prefix = "translation_"
+        of_y = {name.removeprefix(prefix): kwargs.pop(name) for name in [*kwargs] if name.startswith(prefix)}
         if of_y.get("input_ids") is None:
             raise ValueError(
                 f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "

@@ -3,31 +3,25 @@
 
 XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads without conversion.
 
-Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
-source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
+Legend: `B` rows, `T` positions, or target words of a pair; `P` pairs, `S` source words, `K` links; `H` hidden size.
 """
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.dynamic_module_utils import custom_object_save
 
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
 from .denoising_word_alignment import AlignmentLabels, dwa_labels, dwa_losses
 from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel, without_dropout
-from .masked_lm import (
-    ForMaskedLM,
-    ForPreTraining,
-    Losses,
-    Predictions,
-    encoder_inputs,
-    unmasked_ids,
-)
+from .masked_lm import ForMaskedLM, ForPreTraining, Found, Losses, Predictions, encoder_inputs, unmasked_ids
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 from .word_probabilities import context_logits, word_shares
+
+if TYPE_CHECKING:  # this line is for save_pretrained, which copies the files of all imports: the pipeline's, too
+    from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 SURE = 0.8  # probability of a link that the model takes for right, of `word_links`
 
@@ -38,13 +32,6 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
     config_class = XlmAlignConfig
     # of a pre-trained folder; the other heads have no use for the pointer network
     _keys_to_ignore_on_load_unexpected = [r"^[qk]_linear\.", LM_HEAD]
-
-    def save_pretrained(self, save_directory, *args, **kwargs):
-        """The library's, which leaves out the pipeline that the configuration names."""
-        from .pipeline_word_alignment import WordAlignmentPipeline
-
-        super().save_pretrained(save_directory, *args, **kwargs)
-        custom_object_save(WordAlignmentPipeline, save_directory)
 
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
@@ -65,15 +52,13 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     - labels, without gradient and dropout, from the unmasked pair: K_ij = max(eps, h_i . h_j)^(1/mu) (Eqs. 1, 5),
       A* by Sinkhorn's iterations (Eqs. 4, 6), links A by itermax filtering (Eqs. 7, 8); see `optimal_transport.py`;
     - DWA: sum_{i in P} CE(a_i, A(i)), a_i = softmax(q_i . K / sqrt(d_h)) over the words of the other sentence, q and K
-      two linear maps of the masked states h* (Eqs. 11 to 13, 15), P the masked positions that have a link (Eq. 14), in
-      both directions;
+      linear maps of the masked states h* (Eqs. 11 to 13, 15), P the masked positions with a link (Eq. 14), both ways;
     - L = MLM + TLM + DWA; TLM and DWA read one forward of the masked pair (section 4.1).
 
     Notation: S and T are segments 0 and 1 of a `tlm` row; `states_BTH` are the paper's h*.
 
-    Relation to its neighbors: TLM predicts which word was masked, DWA where its translation is. ERNIE-M's CAMLM
-    makes a model read the other side too, but predicts words. The labels are only as good as the model: start from
-    a pretrained one (section 6).
+    Relation to its neighbors: TLM predicts which word was masked, DWA where its translation is. ERNIE-M's CAMLM reads
+    the other side too, but predicts words. Labels are as good as the model: start from a pretrained one (section 6).
 
     Not in the paper: `word_links` learns from links made by hand, or from the model's own. Its loss is the
     cross-entropy of the aligner's link probabilities (`word_probabilities.py`). It needs no pointer network.
@@ -94,7 +79,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         >>> batch = collate([{"source": "The house is small.", "target": "Das Haus ist klein."}])
         >>> model(**batch).loss.backward()
 
-    The losses are `mlm`, `tlm` and `dwa`. Source: Chi et al., ACL 2021, section 3.
+    The losses are `mlm`, `tlm`, `dwa` and `word_links`. Source: Chi et al., ACL 2021, section 3.
     """
 
     objectives = ForPreTraining.objectives | {"dwa": (), "word_links": ()}
@@ -112,9 +97,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
             init.eye_(module.weight)
 
-    def predictions(
-        self, name: str, batch: dict, weights: dict[str, float]
-    ) -> Iterator[tuple[str, Predictions | Losses]]:
+    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
         """The losses of one sub-batch: `tlm` and `dwa` from one forward."""
         if name == "word_links":
             yield name, self.link_losses(batch)

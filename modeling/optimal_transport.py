@@ -120,9 +120,8 @@ def sinkhorn(
     that is NaN counts as epsilon.
 
     The plan is in float64, on devices that have it. Cells of tokens that give all they have to the same token differ by
-    a millionth (epsilon) only. In float32, rounding, which differs from batch to batch, would choose the best of
-    them. (At a low regularization even float64 is too coarse: 1e-6^(1 / 0.3) is 1e-20.) It is computed in logarithms,
-    which hold any K.
+    a millionth (epsilon) only: in float32, rounding, which differs from batch to batch, would choose among them. (At a
+    low regularization even float64 is too coarse: 1e-6^(1 / 0.3) is 1e-20.) It is computed in logarithms.
 
     Raises `ValueError` for numbers out of range.
     """

@@ -14,8 +14,8 @@ one is shown whole in each window, and its words may be linked anywhere. Cost an
 alternative, every window of the source with every window of the target, grows with its square, and links words of
 unrelated places. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
-Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
-links, `K` windows of a pair.
+Legend: `P` pairs and `F` tokens of a chunk, `R` its windows, `B` of them in a batch; `S` tokens of the source, `N` of
+the target or of one side; `L` token links, `M` word links; `K` windows of a pair; `H` hidden size.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,8 +45,7 @@ class WordAlignment:
         probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of
             the two words, see `optimal_transport.align`.
         windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
-        source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was
-            given.
+        source_offsets, target_offsets: (begin, end) of each word, in characters from 0, where a text was given.
 
     Example:
         >>> aligned = WordAlignment(["the", "house"], ["das", "Haus"], links=[(0, 0), (1, 1)])
@@ -66,17 +65,10 @@ class WordAlignment:
 
 
 class PairAligner:
-    """Aligns the words of sentence pairs with a loaded model. Arguments and errors are those of
-    `word_alignment.WordAligner`."""
+    """Aligns the words of sentence pairs with a loaded model; see `word_alignment.WordAligner`."""
 
     def __init__(
-        self,
-        model,
-        tokenizer,
-        method: str = DEFAULT_METHOD,
-        layer: int | None = None,
-        batch_size: int = 64,
-        **matching,
+        self, model, tokenizer, method: str = DEFAULT_METHOD, layer: int | None = None, batch_size: int = 64, **matching
     ):
         self.states = LayerStates(model)
         self.tokenizer, self.method, self.matching = tokenizer, method, matching
@@ -162,9 +154,8 @@ class PairAligner:
 
         def alignment(pair, links, chances):
             both = slice(2 * pair, 2 * pair + 2)
-            return WordAlignment(
-                *sentences[both], links, chances if probabilities else None, windows[pair], *offsets[both]
-            )
+            chances = chances if probabilities else None
+            return WordAlignment(*sentences[both], links, chances, windows[pair], *offsets[both])
 
         windows = windows_P.tolist()
         for pair in range(len(pairs)):
@@ -242,8 +233,7 @@ def join_words(
 def likely_links(
     links: list[tuple[int, int]], probabilities: list[float], threshold: float
 ) -> tuple[list[tuple[int, int]], list[float]]:
-    """The links with a probability of the threshold or more, and the likeliest of each source word, the first of
-    equals."""
+    """The links with at least this probability, and the likeliest of each source word, the first of equals."""
     likeliest: dict[int, int] = {}
     for number in sorted(range(len(links)), key=lambda number: -probabilities[number]):
         likeliest.setdefault(links[number][0], number)
@@ -278,9 +268,7 @@ def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor) -> torch.T
     sides = tuple(enumerate((source_L, target_L)))
 
     def from_middles(row_L):
-        return [
-            (of_L - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of_L in sides
-        ]
+        return [(of - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of in sides]
 
     source_here_L, target_here_L = from_middles(row_L)
     is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > 0.5)

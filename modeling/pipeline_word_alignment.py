@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pipeline("word-alignment", model=..., trust_remote_code=True)`: the word aligner as a pipeline of the library.
 
-A folder that a model of this zoo was saved in brings this file along, and its configuration names it. For any other
-encoder, import `WordAlignmentPipeline` from this module and name it:
+A folder of XLM-Align brings this file along, and its configuration names it. For any other encoder, name the class:
 
     >>> pipeline("word-alignment", model="FacebookAI/xlm-roberta-base", pipeline_class=WordAlignmentPipeline)
 
-Its `save_pretrained(folder)` then writes a folder that loads as those of this zoo.
+Its `save_pretrained(folder)` then writes a folder that loads as XLM-Align's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +19,7 @@ from .pair_aligner import PairAligner, WordAlignment
 
 TASK = "word-alignment"
 # what `WordAligner` gets; batch_size belongs to every pipeline
-MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
-OPTIONS = ("method", "layer", *MATCHING)
+OPTIONS = ("method", "layer", *dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options))
 
 
 class WordAlignmentPipeline(Pipeline):
@@ -82,9 +80,7 @@ class WordAlignmentPipeline(Pipeline):
         if not isinstance(pair, dict):
             return pair
         if not {"source", "target"} <= pair.keys():
-            raise ValueError(
-                f"an input must have the keys source and target, got {', '.join(map(repr, pair)) or 'none'}."
-            )
+            raise ValueError(f"an input has the keys source and target, got {', '.join(map(repr, pair)) or 'none'}.")
         return pair["source"], pair["target"]
 
     def _forward(self, pairs: Iterable, aligner: PairAligner, **outputs) -> Iterator[WordAlignment]:

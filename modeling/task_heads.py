@@ -3,17 +3,12 @@
 
 VECO's read a text and its translation, where they are plugged in (`PlugIn`); all others read a text x alone.
 
-Legend: `B` sequences, `T` positions of x, `S` of its translation y, `H` hidden size, `F` features that a head reads (H;
-plugged in 2H), `L` labels.
+Legend: `B` sequences, `T` positions of x, `S` of its translation y, `F` features (H; plugged in 2H), `L` labels.
 """
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import (
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from .encoder import EncoderPreTrainedModel, first_states
@@ -32,6 +27,7 @@ class HeadModel(EncoderPreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         self.roberta = self.encoder_class(config, add_pooling_layer=self.reads_pooler)
+        self.num_labels = config.num_labels  # PEFT reads it
         self.make_head(config)
         self.post_init()
 
@@ -53,12 +49,10 @@ def mean_loss(sides: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> torch.Ten
     Translated answers that were not found are ordinary: sets and sides without a label that counts are left out, and
     the others still teach. Where none counts, the loss is 0, with zero gradients.
     """
-    counts, sums = [], []
-    for side in sides:
-        counts.append(torch.stack([gold_N.ne(-100).sum() for _, gold_N in side]))
-        losses = [nn.functional.cross_entropy(*of_set, reduction="sum") for of_set in side]
-        sums.append(torch.stack(losses))
-    counts, sums = torch.stack(counts), torch.stack(sums)  # (sides, sets)
+    # (sides, sets)
+    counts = torch.stack([torch.stack([gold_N.ne(-100).sum() for _, gold_N in side]) for side in sides])
+    losses = [[nn.functional.cross_entropy(*of_set, reduction="sum") for of_set in side] for side in sides]
+    sums = torch.stack([torch.stack(of_side) for of_side in losses])
     counted = counts.gt(0).sum(1)  # sets of each side
     means = (sums / counts.clamp(min=1)).sum(1) / counted.clamp(min=1)
     return means.sum() / counted.gt(0).sum().clamp(min=1)
@@ -136,7 +130,6 @@ class ForSequenceClassification(ForLabels):
     output_class = SequenceClassifierOutput
 
     def make_head(self, config):
-        self.num_labels = config.num_labels
         self.classifier = ClassificationHead(config)
 
     def logits_of(self, features, attention_mask):
@@ -145,8 +138,7 @@ class ForSequenceClassification(ForLabels):
 
     def loss_of(self, labeled):
         """The library's loss, of (logits (B, L), gold) of each side. `gold` are (B,) class ids, (B, L) zeros and ones
-        for several labels, or floats for regression; `config.problem_type` says which, and is guessed from their type
-        where it does not."""
+        for several labels, or floats for regression: `config.problem_type` says which, or else their type."""
         losses = [self.loss_function(labels=of, pooled_logits=logits, config=self.config) for logits, of in labeled]
         return torch.stack(losses).mean()
 
@@ -162,10 +154,7 @@ class ForPooledSequenceClassification(ForSequenceClassification):
 
     def make_head(self, config):
         if self.roberta.pooler is None:
-            raise ValueError(
-                f"{type(self).__name__} reads the pooler: set add_pooling_layer to true in the configuration."
-            )
-        self.num_labels = config.num_labels
+            raise ValueError(f"{type(self).__name__} reads the pooler: set config.add_pooling_layer to true.")
         self.dropout = head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
@@ -184,7 +173,6 @@ class ForTokenClassification(ForLabels):
     output_class = TokenClassifierOutput
 
     def make_head(self, config):
-        self.num_labels = config.num_labels
         self.dropout = head_dropout(config)
         self.classifier = nn.Linear(feature_size(config), config.num_labels)
 
@@ -192,8 +180,7 @@ class ForTokenClassification(ForLabels):
         return self.classifier(self.dropout(features))
 
     def loss_of(self, labeled):
-        """Of (logits (B, T, L), gold (B, T)) of each side: gold is -100 where no label is wanted (specials, later
-        subwords, padding)."""
+        """Of (logits (B, T, L), gold (B, T)) of each side: -100 where no label is wanted (later subwords, padding)."""
         return mean_loss([[(logits_BTL.flatten(0, 1), gold_BT.flatten())] for logits_BTL, gold_BT in labeled])
 
 

@@ -3,8 +3,7 @@
 
 SentencePiece splits the text; then every Chinese character and every punctuation mark becomes a subword of its own, and
 a subword is cut wherever digits begin or end. Ids are the line numbers of vocab.txt. A fine-tuned checkpoint
-understands only the ids it was trained with; XLM-R's tokenizer, the default of this zoo, cuts otherwise and gives other
-ids.
+understands only the ids it was trained with; XLM-R's tokenizer, the default of this zoo, gives other ones.
 
 Format: `[CLS] x [SEP]`, `[CLS] x [SEP] [SEP] y [SEP]`.
 """

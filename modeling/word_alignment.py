@@ -16,8 +16,6 @@ from .layer_states import default_layer
 from .pair_aligner import PairAligner, WordAlignment, check_method
 from .word_tokens import Words
 
-__all__ = ["WordAligner", "WordAlignment"]
-
 
 class WordAligner(PairAligner):
     """Aligns the words of sentence pairs, each sentence in an input of its own, as SimAlign reads them.
@@ -33,8 +31,7 @@ class WordAligner(PairAligner):
         matching: options of the method, see `optimal_transport.METHOD_OPTIONS`. Slope and offset of `ot_words` are by
             default the model's own `config.word_alignment_calibration`, fitted to gold links.
 
-    Raises `ValueError` for an unknown method or option, a layer that the model does not have, a slow tokenizer, and a
-    batch size below 1.
+    Raises `ValueError` for an unknown method, option or layer, a slow tokenizer, and a batch size below 1.
 
     Example:
         >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")
@@ -60,8 +57,7 @@ class WordAligner(PairAligner):
         """Loads an encoder and its tokenizer, from a folder or the Hub.
 
         Args:
-            model, tokenizer: folder, or id of the Hub, `owner/name` or `owner/name@revision`; default of the
-                tokenizer: the model's.
+            model, tokenizer: folder or id of the Hub, also `owner/name@revision`; default tokenizer: the model's.
             layer: see the class. Layers above it are not read, where the encoder is of a type that can do without.
             all_layers: read them all the same, for `align_layers`.
             device: default: a GPU if there is one.

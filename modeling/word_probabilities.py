@@ -4,8 +4,7 @@
 From the vectors of tokens to shares of transport plans (`word_shares`), and from these to probabilities
 (`context_logits`), whose weights were fitted to links made by hand. All of it can be learned through.
 
-Legend: `B` pairs, `S` source tokens or words, `T` target tokens or words, `H` hidden size. Masks are as in
-`optimal_transport`.
+Legend: `B` pairs, `S` source and `T` target tokens or words, `H` hidden size. Masks are as in `optimal_transport`.
 """
 
 import torch
@@ -42,8 +41,7 @@ def word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None):
     (B, S, T); and where there are both words, boolean (B, S, T). Differentiable.
 
     Two plans are made, of the tokens and of the words, whose vectors are the means of their tokens': see
-    `share_of_plan`. g of two words is the geometric mean of their share in the plan of words and the highest share of
-    their tokens.
+    `share_of_plan`. g is the geometric mean of two words' share in the plan of words and the highest of their tokens.
     """
     numbered = number_sides((source_mask_BS, target_mask_BT), words)
     sides, masks = [], []
@@ -59,15 +57,13 @@ def word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None):
     of_words_BST = share_of_plan(*sides, *masks)
     of_tokens_BST = share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT)
     source_BST, target_BST = numbered[0][0][:, :, None], numbered[1][0][:, None]
-    highest_BST = torch.zeros_like(of_tokens_BST)
-    highest_BST = highest_BST.scatter_reduce(1, source_BST.expand_as(cells_BST), of_tokens_BST, "amax")
-    highest_BST = torch.zeros_like(of_tokens_BST).scatter_reduce(
-        2, target_BST.expand_as(cells_BST), highest_BST, "amax"
-    )
+    nothing_BST = torch.zeros_like(of_tokens_BST)
+    highest_BST = nothing_BST.scatter_reduce(1, source_BST.expand_as(cells_BST), of_tokens_BST, "amax")
+    highest_BST = nothing_BST.scatter_reduce(2, target_BST.expand_as(cells_BST), highest_BST, "amax")
     return (of_words_BST * highest_BST).clamp(min=LEAST_SHARE).sqrt() * cells_BST, cells_BST
 
 
-def context_logits(g_BST, cells_BST, weights=CONTEXT_WEIGHTS):
+def context_logits(g_BST, cells_BST):
     """The logits of the probabilities that words are translations (B, S, T), from their shares. Differentiable.
 
     The words around count, too, in two passes from q = g, the share:
@@ -80,7 +76,7 @@ def context_logits(g_BST, cells_BST, weights=CONTEXT_WEIGHTS):
 
     where r[i, j] is the highest q of another target word of i, and c[i, j] of another source word of j.
     """
-    offset, of_share, of_diagonal, of_rivals, of_growth = weights
+    offset, of_share, of_diagonal, of_rivals, of_growth = CONTEXT_WEIGHTS
     q_BST = g_BST
     for _ in range(PASSES):
         row_BST, column_BST = _highest_other(q_BST, 2), _highest_other(q_BST, 1)
@@ -144,10 +140,8 @@ def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):
         cosine_BST = x_BSH @ y_BTH.transpose(1, 2) / x_norm_BS1 / y_norm_BT1.transpose(1, 2)
         cosine_BST = cosine_BST.where(cells_BST, 0)
         source_B11, target_B11 = (mask.sum(1)[:, None, None].clamp(min=1) for mask in (source_mask_BS, target_mask_BT))
-        row_BS1, column_B1T = (
-            cosine_BST.sum(2, keepdim=True) / target_B11,
-            cosine_BST.sum(1, keepdim=True) / source_B11,
-        )
+        row_BS1 = cosine_BST.sum(2, keepdim=True) / target_B11
+        column_B1T = cosine_BST.sum(1, keepdim=True) / source_B11
         mean_B11 = row_BS1.sum(1, keepdim=True) / source_B11
         is_single_B11 = (source_B11 == 1) | (target_B11 == 1)
         z_BST = cosine_BST - torch.where(is_single_B11, mean_B11, row_BS1 + column_B1T - mean_B11)

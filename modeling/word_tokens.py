@@ -18,10 +18,7 @@ Offsets = list[tuple[int, int]]
 # y{w} one between two word boundaries of Unicode.
 SPLITTER = Tokenizer(WordLevel({"": 0}, unk_token=""))
 SPLITTER.pre_tokenizer = Sequence(
-    [
-        Split(Regex(r"[\s\p{Cc}\p{Bidi_Control}\u200b\u2060\ufeff]+"), "removed"),
-        Split(Regex(r"(?y{w})\X"), "isolated"),
-    ]
+    [Split(Regex(r"[\s\p{Cc}\p{Bidi_Control}\u200b\u2060\ufeff]+"), "removed"), Split(Regex(r"(?y{w})\X"), "isolated")]
 )
 # Scripts that are written without spaces: Han, kana, and their punctuation.
 CJK = re.compile("[\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]")
@@ -50,8 +47,7 @@ def split_words(sides: list[Words]) -> tuple[list[list[str]], list[Offsets | Non
 class Tokens(NamedTuple):
     """The tokens of N sentences, one after the other.
 
-    ids_F: their ids. words_F: the word (from 0) of its sentence that each belongs to. bounds: (N + 1) where the
-    sentences begin and end.
+    ids_F: their ids. words_F: each one's word, from 0 in its sentence. bounds: (N + 1) where sentences begin and end.
     """
 
     ids_F: torch.Tensor
@@ -62,8 +58,7 @@ class Tokens(NamedTuple):
 def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]) -> list[str]:
     """The words with the spaces that a text has before them: none at its beginning, nor next to Chinese and Japanese.
 
-    If the text is known, the `offsets` say where spaces are. Words of white space, which have no tokens then, and words
-    in `alone` get no space either.
+    If the text is known, the `offsets` say where spaces are. Words of white space and words in `alone` get none.
     """
     if offsets is not None:
         is_apart = [end < begin for (_, end), (begin, _) in pairwise(offsets)]

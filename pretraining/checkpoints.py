@@ -30,7 +30,7 @@ from zoo_core.run_folders import STEP, not_own, remove_own
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
-# Fields that may differ on resume: they change the output of a run, but never the training.
+# Fields that may differ on resume: they change the output of a run, and the training at most by rounding.
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
 FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "model.attention", "model.skip_padding")

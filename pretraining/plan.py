@@ -45,12 +45,12 @@ def show_plan(recipe: Recipe) -> None:
     It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
     """
 
-    def cut(corpora: list) -> list:
-        return [c if c.max_rows is None else replace(c, max_rows=min(c.max_rows, ROWS_READ)) for c in corpora]
+    def cut(kind: str) -> list:
+        return [replace(c, max_rows=c.max_rows and min(c.max_rows, ROWS_READ)) for c in getattr(recipe, kind)]
 
     quiet_libraries()
     accelerator = make_accelerator(recipe.precision)
-    few = replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext), num_workers=0)
+    few = replace(recipe, num_workers=0, **{kind: cut(kind) for kind in ("monolingual", "bitext", "linked")})
     start, config, feed, _ = read_parts(few, accelerator)
     if not accelerator.is_main_process:
         return
@@ -124,7 +124,7 @@ def _corpora_table(corpora: list[Corpus], given: Corpora, alpha: float) -> Table
     for corpus in corpora:
         max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
         scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
-        corpus.size = given[corpus.name].size or int(corpus.size * scale)
+        corpus.size = given[corpus.name].size or int(corpus.size * scale)  # for phases that read this form, too
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
         for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):

@@ -394,7 +394,6 @@ class Recipe:
         """Raises ValueError, with the name of a field, for fields that contradict each other."""
         if Path(self.output_dir).is_file():
             raise ValueError(f"output_dir is {self.output_dir}, which is a file. Name a folder.")
-        self.named_corpora()  # no two of one name
         names = [phase.name for phase in self.phases]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"phases has the names {names}. A run needs at least one phase, and each its own name.")

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
-    with stop_signals(RESUME), user_errors(RESUME):
+    with stop_signals(RESUME), user_errors():
         recipe.check()
         # after --help: the libraries take seconds to import
         if flags.dry_run:

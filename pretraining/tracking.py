@@ -14,8 +14,8 @@ from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from zoo_core.console import RunBar
 from zoo_core.plots import figure_of, line_styles
-from zoo_core.provenance import read_json, run_facts, write_json, write_rows
-from zoo_core.recording import PROJECT, CheckpointUploads
+from zoo_core.provenance import PROJECT, read_json, run_facts, write_json, write_rows
+from zoo_core.recording import CheckpointUploads
 
 # titles of the panels by kind of figure, as in `link_aer/en-de`
 TITLES = {"link_aer": "AER of held-out links (%), lower is better", "learning_rate": "learning rate"}
@@ -168,7 +168,7 @@ def plot_curves(folder: Path) -> None:
     rows = -(-len(panels) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
     note = "with markers: evaluations, or training without them; thin: training; dotted: unigram entropy"
-    with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as (_, grid):
+    with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as grid:
         for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
             is_evaluated = any(kind == "held_out" for kind, *_ in panel)
             for kind, name, values in panel:

@@ -46,7 +46,7 @@ from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
 from zoo_core.console import quiet_libraries
-from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
+from zoo_core.processes import Stopped, at_once, hold_signals, main_first, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -73,11 +73,10 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         if resume and not checkpoint and accelerator.is_main_process:
             print("no checkpoint: from the beginning", file=sys.stderr)
         start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
-        corpora, tokenizer = feed.corpora, feed.tokenizer
         if resume:
-            check_same_data(Path(recipe.output_dir), data_facts(corpora, tokenizer, teacher))
+            check_same_data(Path(recipe.output_dir), data_facts(feed.corpora, feed.tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
-        matching = None if checkpoint else start.match(tokenizer)
+        matching = None if checkpoint else start.match(feed.tokenizer)
         model = start.build_model(config, matching, checkpoint)
         for phase in recipe.phases:
             phase.check_trainable([name for name, _ in model.named_parameters()])
@@ -90,7 +89,7 @@ def read_parts(
     recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
 ) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
     """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
-    with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
+    with main_first():  # then tokenized text and remote code are in the cache
         start, teacher = Start(recipe), None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)

@@ -21,14 +21,14 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 @contextmanager
 def figure_of(
     path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], note: str = "", **options: Any
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[Any]:
     """Makes a figure with a grid of axes, and writes it to `path` at the end, with one legend below. `note` is a line
     above the legend: the meaning of bars, bands and dots."""
     from matplotlib.figure import Figure  # slow to import
 
     width, figure = size[0], Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)
-    yield figure, grid
+    yield grid
     for axes in grid.flat:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_visible(axes.has_data())

@@ -11,7 +11,6 @@ from huggingface_hub.utils import disable_progress_bars
 
 from zoo_core.provenance import forget_machine
 
-PROJECT = "crosslingual-zoo"  # of wandb and trackio
 NOT_OF_THE_MODEL = ["*.pt", "*.pth", "trainer_state.json"]
 
 

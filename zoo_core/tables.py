@@ -103,7 +103,7 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
 
 def load_table(table: Table, hub_root: str | None = None) -> Rows:
     """Loads the rows of `table`. Raises ValueError for a path, configuration or split that does not exist, a file that
-    cannot be read, options that the path cannot have, and no rows; for a streamed line, when it is read."""
+    cannot be read, options that the path cannot have, and no rows; for a line of a stream, when it is read."""
     kind, path = _locate(table, hub_root)
     import datasets
 
@@ -134,7 +134,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
 
 
 def _load_folder(path: str, table: Table) -> Rows:
-    """Loads a dataset of the Hub or of a local folder, whose copy in the cache is of its names, sizes and times."""
+    """Loads a dataset of the Hub or of a local folder, cached by its files' names, sizes and times."""
     import datasets
 
     options: dict[str, Any] = {"name": table.config, "split": table.split, "streaming": table.streaming}

@@ -75,7 +75,6 @@ class Feed:
         use torch's global generator, so that dropout is the same in a resumed run.
         """
         corpora, collators, seed = phase_corpora(self.corpora, phase), self.collators(phase), self.recipe.seed
-        # each objective has its own length, so a corpus has a form for each
         views, plans = {}, []
         for name, one in collators.items():
             read = [(index, corpus) for index, corpus in enumerate(corpora) if one.reads_corpus(corpus)]
@@ -96,7 +95,7 @@ class Feed:
         )
 
     def held_out(self, phase: Phase, collator: Collator, batch_size: int) -> Iterator[dict[str, dict]]:
-        """Yields batches of the held-out text that one of `collators` reads, corpus by corpus, sorted by length.
+        """Yields batches of the held-out text that `collator` reads, corpus by corpus, sorted by length.
 
         The masks depend only on the example and mask_probability, so they are the same in every call, phase and run.
         """

@@ -78,7 +78,7 @@ class Languages:
             for code in pair:
                 if code in sizes and (rule == "all" or language in pair):
                     sizes[code] += size
-        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha) if sizes else np.empty(0)
+        return list(sizes), sampling_probabilities(list(sizes.values()), self.alpha)
 
 
 def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Chooses the examples of a step: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
 shuffled epochs.
 
-The global batch of a step is a pure function of (seed, phase, objective, step). Processes and micro-batches only divide
-it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
+The global batch of a step is a pure function of (seed, phase, kind of text, step). Processes and micro-batches only
+divide it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 """
 
 from collections.abc import Iterator

@@ -97,9 +97,8 @@ class Collator(Objective):
     is_masked_lm = True
     keys: ClassVar[tuple[str, ...]] = ("text",)
     apart: ClassVar[bool] = False  # whether the two sides (of monolingual text, adjacent segments) are separate inputs
-    language_share: ClassVar[float] = (
-        0.0  # of training rows in which <mask> carries a language; 1: of held-out rows too
-    )
+    # share of training rows in which <mask> carries a language; 1: of held-out rows too
+    language_share: ClassVar[float] = 0.0
 
     def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
         self.tokenizer, self.languages, self.draws = tokenizer, languages or None, draws

@@ -99,9 +99,9 @@ class LinksCollator(Collator):
             return {}
         from accelerate.utils import send_to_device
 
-        right, sure, found = 0, 0, 0
-        for start in range(0, len(corpus.held_out), batch_size):
-            texts = Texts.of(corpus.held_out[start : start + batch_size])
+        right, sure, found, examples = 0, 0, 0, corpus.with_form(self.text_length, self.apart).held_out
+        for start in range(0, len(examples), batch_size):
+            texts = Texts.of(examples[start : start + batch_size])
             batch = send_to_device(self.sub_batch(texts, ("held out",)), accelerator.device)
             with accelerator.autocast():
                 logits_BST, cells_BST = model.word_logits(batch)

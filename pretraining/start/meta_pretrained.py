@@ -8,7 +8,6 @@ Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H`
 
 import re
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from modeling.configuration_encoder import LOADABLE, first_position, longest_inp
 from pretraining.recipe import MetaPretrained
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import model_fingerprint
 
 # fields of a configuration that define the body's computation, and those that every part depends on
 OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")
@@ -95,10 +94,9 @@ class MetaCheckpoint:
         own, settings = self.checkpoint.tokenizer(self.config), self.settings
         return match_vocabularies(own, tokenizer, settings.dictionaries, self.checkpoint.hub_root)
 
-    def facts(self) -> dict[str, str | None]:
+    def facts(self) -> dict[str, str]:
         """Returns path and fingerprint, for run.json."""
-        folder = Path(self.checkpoint.path)
-        return {"path": self.name, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}
+        return {"path": self.name, "fingerprint": model_fingerprint(self.checkpoint.path)}
 
 
 def token_rows(model: PreTrainedModel) -> set[str]:

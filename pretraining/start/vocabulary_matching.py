@@ -49,11 +49,6 @@ class Translations:
 class Matching:
     """Where each row of a new vocabulary (W ids) comes from; `match_vocabularies` makes it.
 
-    Example:
-        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
-        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
-        >>> share = 1 - matching.routes.count("random") / len(matching.routes)  # of the rows that are carried over
-
     `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has.
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.

@@ -57,7 +57,7 @@ def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: in
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).splitlines()[0].rpartition("] ")[2]
+        reason = str(error).splitlines()[0].rpartition("] ")[2] or "it is too small"
         raise ValueError(f"vocab_size is {vocab_size}, which does not work: {reason}") from error
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,6 @@ def main(argv: list[str] | None = None) -> None:
     recipe, flags = parse_command_line(Recipe, __doc__, FLAGS, argv)
     with user_errors():
         recipe.check()
-        if flags.vocab_size < 1:
-            raise ValueError(f"--vocab_size must be at least 1, got {flags.vocab_size}.")
         require_empty(flags.output)
         from pretraining.data.sources import open_sources, training_texts
         from zoo_core.console import quiet_libraries

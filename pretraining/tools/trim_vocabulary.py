@@ -70,6 +70,7 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError("model.start_from is empty. Set it to the model to trim.")
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
+        from pretraining.checkpoints import save_model_folder
         from pretraining.data.corpora import load_corpora, tokens_of_text
         from pretraining.start.initialization import Start
         from zoo_core.console import quiet_libraries
@@ -80,8 +81,7 @@ def main(argv: list[str] | None = None) -> None:
         config = start.build_config(tokenizer)
         kept_C = np.union1d(tokens_of_text(load_corpora(recipe, tokenizer)), tokenizer.all_special_ids)
         definition = trim_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), kept_C)
-        trim_model(start.build_model(config), kept_C).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_model_folder(trim_model(start.build_model(config), kept_C), tokenizer, folder)
         (folder / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
         print(f"{len(kept_C):,} of {len(tokenizer):,} tokens kept: {folder}")
 

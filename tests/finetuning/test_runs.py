@@ -80,9 +80,10 @@ def test_runs_of_checkpoints_have_steps(product, executed, tiny_model, tmp_path)
     (tmp_path / "one" / "run.json").write_text('{"steps": 20}')
     models = [f"--model=XLM={tmp_path}/one/{place}" for place in ("checkpoints/step-4/model", "model")]
     product(*models, "train.0.config=en")
-    assert executed == ["XLM/4", "XLM/20"]
     rows = {row["step"]: float(row["value"]) for row in rows_of(tmp_path / "out" / "runs.csv")}
     assert rows.keys() == {"4", "20"} and rows["4"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
+    product(*models, f"--model=M={tiny_model}", "train.0.config=en")  # a model without steps beside them
+    assert executed == ["XLM/4", "XLM/20", "M"]
 
 
 GRID = "sweep={training.learning_rate: [1e-3, 1e-2]}"

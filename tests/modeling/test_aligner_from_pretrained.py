@@ -39,7 +39,7 @@ def test_from_pretrained_reads_no_layers_above_and_links_as_the_whole_model(enco
     folder = str(encoder_dir(model_type))
     aligner = WordAligner.from_pretrained(folder, layer=layer)
     used = 2 if layer is None else layer  # three fifths of three
-    whole = WordAligner(load_whole(AutoModel, folder), aligner.tokenizer, layer=used)
+    whole = WordAligner(load_whole(AutoModel, folder, "model"), aligner.tokenizer, layer=used)
     assert aligner.layer == used and whole.num_layers == 3
     assert aligner.num_layers == (max(used, 1) if model_type in LOADABLE else 3)
     expected = list(whole.align(PAIRS, probabilities=True))

@@ -101,7 +101,7 @@ def test_load_whole_of_translation_models_and_what_they_are_made_of(name, checkp
     VecoForConditionalGeneration.from_encoder(folder, decoder_layers=1, tie_decoder=False).save_pretrained(
         tmp_path / "translation"
     )
-    whole = partial(load_whole, transformers.AutoModelForSeq2SeqLM)
+    whole = partial(load_whole, transformers.AutoModelForSeq2SeqLM, name="model")
     for broken, load_ in ((folder, VecoForConditionalGeneration.from_encoder), (tmp_path / "translation", whole)):
         change(broken, CHANGES[name])
         with pytest.raises(ValueError, match=r"lacks \d+ weights"):
