@@ -23,11 +23,7 @@ WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  #
 
 
 def push(
-    model_dir: str | os.PathLike,
-    repo: str,
-    dry_run: bool = False,
-    private: bool = False,
-    overwrite_card: bool = False,
+    model_dir: str | os.PathLike, repo: str, dry_run: bool = False, private: bool = False, overwrite_card: bool = False
 ) -> str | None:
     """Checks a model folder, prints its files, and commits them to a repository of the Hub.
 

@@ -334,8 +334,7 @@ class Evaluation:
     """Evaluation on held-out text, which is masked like the training text but the same way each time."""
 
     held_out_fraction: Fraction = option(
-        0.0,
-        "share of rows kept out of training, by id or line number: in all languages the same; 0: no evaluation",
+        0.0, "share of rows kept out of training, by id or line number: in all languages the same; 0: no evaluation"
     )
     max_examples: Positive = option(300, "largest number of held-out examples per corpus")
     every_steps: Count = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")

@@ -8,10 +8,7 @@ from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1", "languages": ["en"]}
-TASKS = [
-    {"name": "xnli", "recipe": "r"},
-    {"name": "xquad", "recipe": "r", "scores": ["f1", "exact_match"]},
-]
+TASKS = [{"name": "xnli", "recipe": "r"}, {"name": "xquad", "recipe": "r", "scores": ["f1", "exact_match"]}]
 XNLI = {"accuracy": {"en": [80.0, 82.0], "de": [70.0, 72.0]}}  # means 75 and 77
 XQUAD = {"f1": {"en": [60.0, 70.0], "de": [40.0, 50.0]}, "exact_match": {"en": [50.0, 60.0], "de": [30.0, 40.0]}}
 

@@ -7,12 +7,7 @@ import pytest
 from datasets import Dataset
 
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.translation.batches import (
-    Examples,
-    UpdatePlan,
-    collate,
-    evaluation_batches,
-)
+from finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
 from finetuning.tasks.translation.trainer import saved_steps
 from tests.finetuning.tasks import encode

@@ -15,11 +15,7 @@ from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from modeling.modeling_xlm_align import (
-    XlmAlignForMaskedLM,
-    XlmAlignForPreTraining,
-    XlmAlignModel,
-)
+from modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
 from tests.architectures import ARCHITECTURES
 from tests.modeling.tiny import MASK, PAD, batch_of, gradients, made, pair_row
 

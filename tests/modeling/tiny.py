@@ -12,14 +12,7 @@ SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_h
 SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 SIZES |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
 LAYOUTS = ["padded left", "padded right"]
-PADDING = {
-    "input_ids": PAD,
-    "labels": -100,
-    "segment_ids": -1,
-    "special_tokens_mask": 1,
-    "language_ids": 0,
-    "draws": 0,
-}
+PADDING = {"input_ids": PAD, "labels": -100, "segment_ids": -1, "special_tokens_mask": 1, "language_ids": 0, "draws": 0}
 
 
 def class_of(model_type, head="ForPreTraining"):
