@@ -50,7 +50,7 @@ class RunBar(Progress):
         columns += (TimeRemainingColumn(), "{task.fields[note]}")
         console = CONSOLE if is_shown else Console(quiet=True)
         settings = {"disable": not (is_shown and CONSOLE.is_terminal), "redirect_stdout": sys.stdout.isatty()}
-        super().__init__(*columns, console=console, **settings)
+        super().__init__(*columns, console=console, speed_estimate_period=600, **settings)  # steps may take minutes
         self.steps = None
 
     def begin(self, total: int, done: int = 0) -> None:
@@ -66,7 +66,7 @@ class RunBar(Progress):
         self.update(self.steps, note=note)
         if self.disable:
             task = self.tasks[0]
-            left = timedelta(seconds=round(task.time_remaining or 0))
+            left = "-:--:--" if (rest := task.time_remaining) is None else timedelta(seconds=round(rest))
             self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
 
     def say(self, text: str) -> None:
