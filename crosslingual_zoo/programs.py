@@ -33,7 +33,8 @@ def pretrain(
     Returns the folder of the model, `<output_dir>/model`, which `from_pretrained` loads.
 
     Raises:
-        ValueError: a recipe, model or text that cannot be used, a run folder in use, or a loss that is not finite.
+        ValueError: a recipe, model or text that cannot be used, a run folder in use, a loss that is not finite, or
+            another precision than that of an earlier run of this process.
         KeyboardInterrupt: after Ctrl-C, when the step is done and saved. `resume` continues there.
 
     Example:

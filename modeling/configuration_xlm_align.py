@@ -15,7 +15,7 @@ class XlmAlignConfig(EncoderConfig):
     The fields of all models, and their defaults, are those of `EncoderConfig`. What follows is read in pre-training.
 
     Args:
-        alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12). Default: 5/6 of the layers.
+        alignment_layer: whose states label the word alignment (Table 4); 0: the embeddings. Default: 5/6 of the layers.
         dwa_layer: whose states the pointer network reads (Table 5: 8, 10, 12). Default: the last.
         pointer_start: the pointer network's two maps before training: `random`, as in the paper, or `identity`, by
             which it points where the products of the states do, and teaches them from the first step on.

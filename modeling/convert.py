@@ -12,7 +12,7 @@ A layout is a table: patterns of its names -> ours, replaced one after the other
 - ERNIE-M, PaddleNLP: the same without the doubled `self_attn`, weights (in, out), all heads above a pooler;
 - ERNIE-M, static graph, the authors' own: a file a variable, `encoder_layer_0_multi_head_att_query_fc.w_0`, (in, out).
 
-Files are read without Paddle, and no code in them runs. Missing, left-over and misshapen weights are errors.
+Files are read without Paddle, and no code in them runs. For weights that do not fit, nothing is written.
 """
 
 import argparse
@@ -527,7 +527,7 @@ def main(argv: list[str] | None = None) -> None:
     both.add_argument("source", metavar="SOURCE", help="file or folder to convert")
     both.add_argument("output", metavar="FOLDER", help="what to write; must not exist, or be empty")
     both.add_argument("--num_attention_heads", type=int, help="default: what the file says, or hidden size / 64")
-    both.add_argument("--ignore_keys", action="append", default=[], metavar="REGEX", help="keys to leave out")
+    both.add_argument("--ignore_keys", action="append", default=[], metavar="RE", help="whole keys to omit; repeatable")
     veco = commands.add_parser("veco", help=convert_veco.__doc__.partition("\n")[0], parents=[both], **style)
     veco.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
     veco.add_argument(

@@ -236,9 +236,8 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BH))
 
 
-LM_HEAD = (
-    r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.|parts\.)"  # weights that an encoder or a task's head leaves out
-)
+# weights that an encoder or a task's head leaves out
+LM_HEAD = r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.|parts\.)"
 
 
 class EncoderPreTrainedModel(PreTrainedModel):

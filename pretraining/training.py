@@ -46,7 +46,7 @@ from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
 from zoo_core.console import quiet_libraries
-from zoo_core.processes import Stopped, at_once, hold_signals, main_first, start_processes
+from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -89,7 +89,7 @@ def read_parts(
     recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
 ) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
     """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
-    with main_first():  # then tokenized text and remote code are in the cache
+    with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
         start, teacher = Start(recipe), None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)

@@ -49,6 +49,9 @@ class Translations:
 class Matching:
     """Where each row of a new vocabulary (W ids) comes from; `match_vocabularies` makes it.
 
+    Example:
+        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
+
     `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has.
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
