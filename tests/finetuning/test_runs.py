@@ -82,7 +82,7 @@ def test_runs_of_checkpoints_have_steps(product, executed, tiny_model, tmp_path)
     product(*models, "train.0.config=en")
     rows = {row["step"]: float(row["value"]) for row in rows_of(tmp_path / "out" / "runs.csv")}
     assert rows.keys() == {"4", "20"} and rows["4"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
-    product(*models, f"--model=M={tiny_model}", "train.0.config=en")  # a model without steps beside them
+    product(*models, f"--model=M={tiny_model}", "train.0.config=en")  # one of them without steps
     assert executed == ["XLM/4", "XLM/20", "M"]
 
 
