@@ -87,7 +87,6 @@ def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_pa
     assert "further" in next(iter(results(tmp_path)["scores"].values()))
 
 
-@pytest.mark.slow
 def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
