@@ -122,8 +122,8 @@ class Start:
                     ignores = f"model.attention={attention} of a {kind!r}"
                     raise ValueError(f"{place} needs its own attention masks, which {ignores} ignores.")
                 if name in phase.with_examples and objective.max_length > longest:
-                    found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
-                    raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
+                    has = f"but the model has {longest} positions. Set it to {longest} or less."
+                    raise ValueError(f"{place}.max_length is {objective.max_length}, {has}")
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
         """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None if no rows are carried over."""
