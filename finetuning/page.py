@@ -95,7 +95,8 @@ def write_results(results: Results, folder: Path) -> None:
     """
     picture, table, model = folder / "scores.png", score_table(results), results["model"]
     title = f"{results['task']}, {results.setting}: {model['folder']}"
-    run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({model['fingerprint'][:19]})"
+    identity = model["fingerprint"].rpartition("@")[2][:19]
+    run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({identity})"
     lists = {"Warnings": warnings_of(results), "Protocol": [*results["lines"], *run]}
     draw({run_name(model["folder"]): results}, picture)
     write_page(folder / "results", title, table, lists, picture, [results.frame()])
@@ -105,8 +106,7 @@ def write_results(results: Results, folder: Path) -> None:
 def draw(runs: dict[str, Results], path: Path) -> None:
     """Draws scores over layers (XLM-Align, Figure 2; MetaXLM, Figures 3, 4), BLEU over steps, or bars by language.
 
-    Over layers, each language has a panel, or their average alone if they are many. There, each run has a line; of one
-    run, each method.
+    Over layers, each language has a panel, or their average alone if they are many, and each run or method a line.
     """
     first, curves = next(iter(runs.values())), {}
     for run, results in runs.items():

@@ -77,7 +77,7 @@ def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
 def looks_like_missing_folder(path: str) -> bool:
     """Returns whether a name that may be a Hub id is probably the path of a local folder that does not exist."""
     folder = Path(path)
-    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
+    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~", "runs/"))
     return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
 
 

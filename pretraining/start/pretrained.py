@@ -41,16 +41,14 @@ class Pretrained:
         """The folder or Hub id; the downloaded folder of an `owner/name@revision`."""
         path = download_pinned(resolve_hub_path(self.name, self.hub_root))
         if looks_like_missing_folder(path):
-            raise ValueError(
-                f"{self} does not exist: it is neither a folder nor a Hub id (owner/name). A run's model is in its "
-                "subfolder model/. The comment at the top of a recipe has the commands to run before it."
-            )
+            found = f"{self} does not exist: it is neither a folder nor a Hub id (owner/name)."
+            raise ValueError(f"{found} The comment at the top of a recipe has the commands to run before it.")
+        if Path(path).is_dir() and not any(Path(path).glob("*config.json")):
+            raise ValueError(f"{self} has no config.json. The model of a run is in its subfolder model/.")
         return path
 
     def config(self) -> PreTrainedConfig:
         """Reads the configuration."""
-        if Path(self.path).is_dir() and not (Path(self.path) / "config.json").is_file():
-            raise ValueError(f"{self} has no config.json. The model of a run is in its subfolder model/.")
         with self._reading("configuration") as path:
             return load_config(path, self.trust_remote_code)
 
