@@ -28,7 +28,8 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
 
 def warnings_of(results: Results) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
-    lines, own, found = list(results["warnings"]), results["protocol"], [of for _, of in references_of(results)]
+    lines, own = [*results["warnings"], *results.at_chance()], results["protocol"]
+    found = [of for _, of in references_of(results)]
     if own["fine_tuned_before"]:
         lines.append(f"the model was fine-tuned before, on {', '.join(own['fine_tuned_before'])}")
     others = {of.pooling: None for of in found if of.pooling and own.get("pooling", of.pooling) != of.pooling}
@@ -45,11 +46,6 @@ def joint_warnings(runs: dict[str, Results]) -> list[str]:
         for line in dict.fromkeys(warnings_of(results)):
             lines.setdefault(line, []).append(name)
     return [line if len(names) == len(runs) else f"{', '.join(names)}: {line}" for line, names in lines.items()]
-
-
-def is_at_chance(results: Results) -> bool:
-    """Whether a seed is at chance, or at 0, in a language."""
-    return any(" is at chance in " in line for line in results["warnings"])
 
 
 def as_cells(corner: str, columns: dict[str, dict[str, str]]) -> Cells:

@@ -6,6 +6,7 @@ the rows.
 """
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable
@@ -163,6 +164,22 @@ class Results(dict):
         levels = self["protocol"].get("chance", {})
         found = {name: of[self.metric] for name, of in levels.items() if self.metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
+
+    def at_chance(self) -> list[str]:
+        """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
+
+        Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
+        """
+        warnings = []
+        for place, seed in enumerate(self["seeds"]):
+            guessed = []
+            for name, entry in self.languages.items():
+                score, chance = entry["scores"][place], self.chance(name) or 0.0
+                error = math.sqrt(chance * (100 - chance) / self["protocol"]["evaluated_rows"][name])
+                if score <= chance + 2 * error if self.is_higher_better else score >= chance:
+                    guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
+            warnings += [f"seed {seed}: {self.metric} is at chance in {', '.join(guessed)}"] if guessed else []
+        return warnings
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
         """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""

@@ -106,7 +106,7 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
         ddp_find_unused_parameters=True,
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
-        logging_steps=50,
+        logging_steps=20,
         disable_tqdm=not sys.stderr.isatty(),  # in a file, a line for each log
         seed=seed,
         data_seed=seed,

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from finetuning.page import is_at_chance, markdown_table, score_table, warnings_of
+from finetuning.page import markdown_table, score_table, warnings_of
 from finetuning.results import Results, with_deviation
 from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
@@ -96,7 +96,7 @@ def poor(record: Record) -> list[str]:
             "It has not learned to predict masked words: its loss on held-out text, in nats, is above the entropy of "
             f"single tokens (in brackets) in {plain(', '.join(unlearned))}."
         )
-    if at_chance := [_title(content) for content in map(metadata.reported, record.results) if is_at_chance(content)]:
+    if at_chance := [_title(content) for content in map(metadata.reported, record.results) if content.at_chance()]:
         lines.append(
             f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(at_chance))}. "
             "The warnings there name the languages. Do not use the model for these tasks."
@@ -254,7 +254,7 @@ def scores(contents: list[Results]) -> dict[str, Any]:
         name = content["task"] + " (lower is better)" * (not content.is_higher_better)
         names.append(name if name not in names else f"{name}, {len(names) + 1}")
         setting = SETTINGS[content["setting"]].format(source) + (", plug-in" if protocol.get("plug_in") else "")
-        mark = "†" * is_at_chance(content)
+        mark = "†" * bool(content.at_chance())
         rows.append(
             [
                 content["task"],
@@ -274,7 +274,7 @@ def scores(contents: list[Results]) -> dict[str, Any]:
             cells = by_language.setdefault(language.removesuffix("-en").removeprefix("en-"), {})
             cells[names[-1]] = f"{entry['mean']:.1f}"
     notes = [f"{', '.join(tasks)}: {layer}" for layer, tasks in layers.items()]
-    notes += ["† a seed is at chance, or at 0, in a language: see the warnings"] * any(map(is_at_chance, contents))
+    notes += ["† a seed is at chance, or at 0, in a language: see the warnings"] * any(c.at_chance() for c in contents)
     notes += ["Scores are means over seeds ± standard deviation."] * any(c["seeds"][1:] for c in contents)
     columns = ["task", "what it measures", "score (%)", "better", "languages", "rows", "seeds"]
     cells = [[language, *(of.get(name, "") for name in names)] for language, of in by_language.items()]

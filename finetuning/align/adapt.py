@@ -185,7 +185,7 @@ def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None) -> tuple
     mismatched = zip(sources, [*targets[1:], targets[0]], strict=True)
     found = {
         f"source words with a link in {len(pairs):,} held-out pairs (%)": share_linked(aligner, pairs),
-        "the same, each source with the next target (%)": share_linked(aligner, mismatched),
+        "the same in wrong pairs, where fewer is better (%)": share_linked(aligner, mismatched),
     }
     if gold:
         aer = score_links(aligner, gold.pairs, gold.links)["aer"]
@@ -274,7 +274,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
         log.open("a", encoding="utf-8") as stream,
         make_progress() as progress,
     ):
-        progress.add_task("training for some minutes", total=None)
+        progress.add_task(f"training for some minutes, log: {log}", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places, process_group=0

@@ -125,9 +125,9 @@ def run(options: Namespace) -> None:
             pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
             found = with_likely_links(aligner).align(pairs, probabilities=True)
             threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
-            facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+            facts = f"{len(pairs)} pairs; {options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
             write_page(page, found, facts, threshold, options.link_all)
-            CONSOLE.print(f"page: {page}")
+            CONSOLE.print(f"page of the first {len(pairs)} pairs: {page}")
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:

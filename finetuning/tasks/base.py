@@ -6,7 +6,6 @@ language extends `LanguageTask` (`by_language.py`), and one that evaluates the v
 `VectorTask` (`vectors/base.py`). `registry.py` names them.
 """
 
-import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -95,9 +94,9 @@ class Task(ABC, Generic[R]):
                 "protocol": facts,
                 "published": recipe.references,
                 "scores": scores,
+                "warnings": warnings,
             }
         )
-        results["warnings"] = [*warnings, *self._at_chance(results)]
         results["lines"] = self.lines(results)
         return results
 
@@ -112,22 +111,6 @@ class Task(ABC, Generic[R]):
         said = {name: in_words(fact) for name, fact in facts.items() if name not in UNSAID}
         said |= {name: f"{total(fact):,}" for name, fact in facts.items() if name.endswith(COUNTS)}
         return [f"{name.replace('_', ' ')}: {fact}" for name, fact in said.items() if fact] + [*self.notes]
-
-    def _at_chance(self, results: Results) -> list[str]:
-        """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
-
-        Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
-        """
-        warnings = []
-        for place, seed in enumerate(results["seeds"]):
-            guessed = []
-            for name, entry in results.languages.items():
-                score, chance = entry["scores"][place], results.chance(name) or 0.0
-                error = math.sqrt(chance * (100 - chance) / results["protocol"]["evaluated_rows"][name])
-                if score <= chance + 2 * error if self.is_higher_better else score >= chance:
-                    guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
-            warnings += [f"seed {seed}: {results.metric} is at chance in {', '.join(guessed)}"] if guessed else []
-        return warnings
 
     def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data.

@@ -27,7 +27,7 @@ def made_up(task, metrics, seeds=(1, 2), warnings=(), **changes):
         "hyperparameters": {"learning_rate": 1e-3, "updates": [5] * len(seeds)},
         "protocol": {
             "training_data": [TABLE], "evaluation_data": [TABLE], "evaluated_split": "test", "max_length": 128,
-            "evaluated_rows": {"en": 10, "de": 10}, "fine_tuned_before": [],
+            "evaluated_rows": dict.fromkeys(metrics[next(iter(metrics))], 1000), "fine_tuned_before": [],
             "selection": {"rule": "last", "data": None, "selected_steps": [5] * len(seeds)},
             "metric": {"name": next(iter(metrics)), "version": "1"}, **changes,
         },
