@@ -46,11 +46,11 @@ def task_results(rows, chance, *seeds):
 def test_results_chance_warnings_name_the_seed():
     # two standard errors of 1/3 over 5,010 rows: 1.33 points
     found = task_results(5010, 100 / 3, dict(en=34.6, de=34.7, sw=90.0), dict(en=90.0, de=90.0, sw=90.0))
-    (warning,) = found.at_chance()
+    of_data, (warning,) = found["warnings"], found.at_chance()
     assert warning.startswith("seed 1: accuracy is at chance in en 34.6") and "de" not in warning
-    assert found["protocol"]["selection"]["selected_steps"] == [80, 80] and found.is_higher_better
+    assert found["protocol"]["selection"]["selected_steps"] == [80, 80] and of_data == ["a warning of the data"]
     commonest = task_results(4927, 57.0, dict(en=57.1))
-    assert any("en 57.1 (guessing: 57.0)" in line for line in commonest.at_chance())
+    assert commonest.is_higher_better and any("en 57.1 (guessing: 57.0)" in line for line in commonest.at_chance())
 
 
 def test_table_warnings_of_a_part_of_the_data():
