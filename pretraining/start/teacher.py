@@ -27,6 +27,7 @@ from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, sc
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import model_fingerprint
+from zoo_core.token_offsets import untrimmed_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,10 @@ class TeacherModel:
         start = int(text.startswith(" "))  # the space before the first word is not part of the text
         options = {"truncation": True, "max_length": self.longest_input, "return_offsets_mapping": True}
         # a text may contain the names of special tokens
-        encoded = self.tokenizer(text[start:], **options, return_special_tokens_mask=True, split_special_tokens=True)
+        with untrimmed_offsets(self.tokenizer):
+            encoded = self.tokenizer(
+                text[start:], **options, return_special_tokens_mask=True, split_special_tokens=True
+            )
         input_ids_S, special_S = np.array(encoded["input_ids"]), encoded["special_tokens_mask"]
         word_of = words_of_text(text, offsets_T)
         own = [_words(word_of, *offsets) for offsets in offsets_T]

@@ -8,7 +8,8 @@ from functools import partial
 import datasets
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.results import read_results
@@ -230,3 +231,62 @@ def test_read_answers_without_white_space(tmp_path):
         recipe = recipe_with(QuestionAnsweringRecipe, *([table | columns] for table in tables), "setting=supervised")
         found.append(task_of(recipe).read().train.to_list())
     assert [(row["start"], row["end"]) for row in found[0]] == [(6, 13), (2, 3), (2, 3)] and found[0] == found[1]
+
+
+def byte_level_tokenizer(texts, split_first, post_processor):
+    """A byte-level BPE tokenizer, like RoBERTa's, or like RobBERT's, which splits texts at white space before."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), byte_level]) if split_first else byte_level
+    )
+    special_tokens = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = post_processor
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+PAIR = "<s> $A </s> </s> $B </s>"
+TEMPLATE = processors.TemplateProcessing(single="<s> $A </s>", pair=PAIR, special_tokens=[("<s>", 0), ("</s>", 2)])
+POST_PROCESSORS = {
+    "roberta": processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=True),
+    "sequence": processors.Sequence([processors.ByteLevel(trim_offsets=True), TEMPLATE]),
+    "template": TEMPLATE,
+}
+
+
+@pytest.mark.parametrize("post_processor", POST_PROCESSORS)
+@pytest.mark.parametrize("split_first", [False, True])
+def test_answers_are_whole_for_tokenizers_that_trim_offsets(split_first, post_processor):
+    context = "Jan betaalt $5 (in Delft) aan Piet, elke week weer, een heel jaar lang."
+    tokenizer = byte_level_tokenizer([context] * 3, split_first, POST_PROCESSORS[post_processor])
+    before = tokenizer(context, return_offsets_mapping=True)["offset_mapping"]
+    answers = [match.group() for match in re.finditer(r"\w+|\$", context)]
+    starts = [match.start() for match in re.finditer(r"\w+|\$", context)]
+    ends = [start + len(answer) for start, answer in zip(starts, answers, strict=True)]
+    columns = {"question": ["Wat?"] * len(answers), "context": [context] * len(answers), "start": starts, "end": ends}
+    rows = datasets.Dataset.from_dict(columns | {"answers": [[answer] for answer in answers]})
+    windows = encoded(rows, tokenizer, max_length=30, stride=8, max_question_length=8)
+    answered = set()
+    for window in windows:
+        first, last = (position - window["first"] for position in window["labels"])
+        if first >= 0:
+            assert text_of(context, window["begins"], window["ends"], first, last) == window["answers"][0]
+            answered.add(window["row"])
+    assert answered == set(range(len(answers)))
+    assert tokenizer(context, return_offsets_mapping=True)["offset_mapping"] == before  # it is saved as it was
+
+
+def test_windowing_refuses_offsets_that_leave_out_letters():
+    tokenizer = byte_level_tokenizer(["Jan"], False, TEMPLATE)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("g", "")
+    with pytest.raises(ValueError, match="ging"):
+        windowing(tokenizer, QuestionAnsweringRecipe())

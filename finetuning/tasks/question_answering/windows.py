@@ -5,7 +5,7 @@ SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stri
 before it; every window is a training example, and where it does not hold the whole answer its label is `<s>`.
 
 Offsets are character positions in the context; of a token they are [begin, end). A token may share characters with its
-neighbors: a lone `▁` has those of the token after it.
+neighbors: a lone `▁` has those of the token after it. It may begin with the white space before a word.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import numpy as np
 
 from finetuning.recipe import QuestionAnsweringRecipe
 from zoo_core.masking import IGNORED
+from zoo_core.token_offsets import check_offsets, untrimmed_offsets
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
 BEHIND = 2**20  # a position after any input, which models ignore
@@ -47,11 +48,7 @@ def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> tuple[int, int
 
 def windowing(tokenizer: Any, recipe: QuestionAnsweringRecipe) -> Windowing:
     """Returns how a tokenizer's windows are cut. Raises ValueError for windows that would leave tokens out."""
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name a fast one, "
-            "with a tokenizer.json, as `tokenizer`."
-        )
+    check_offsets(tokenizer)
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
     before, after = sides.index(1) - question, sides[::-1].index(1)
@@ -97,15 +94,16 @@ def encode_windows(
     windows: list[list[dict[str, Any]]] = [[] for _ in questions]
     for length in sorted(set(lengths)):  # a call of the tokenizer has one overlap for all its rows
         rows = [row for row, other in enumerate(lengths) if other == length]
-        encoded = tokenizer(
-            [questions[row] for row in rows],
-            [contexts[row] for row in rows],
-            truncation="only_second",
-            max_length=cutting.max_length,
-            stride=cutting.room(length) - cutting.stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
+        with untrimmed_offsets(tokenizer):
+            encoded = tokenizer(
+                [questions[row] for row in rows],
+                [contexts[row] for row in rows],
+                truncation="only_second",
+                max_length=cutting.max_length,
+                stride=cutting.room(length) - cutting.stride,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
         origin, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
         first = cutting.before + length
         for number, (position, spans) in enumerate(zip(origin, offsets, strict=True)):
