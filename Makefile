@@ -1,6 +1,6 @@
 # The commands of this repository; `make help` lists them. Each one first sets up a virtual environment.
 #
-#   PYTHON       the Python to set up with, 3.11 to 3.13     make test PYTHON=python3.12
+#   PYTHON       the Python to set up with, 3.11 to 3.14     make test PYTHON=python3.12
 #   VENV         the folder of the virtual environment       make test VENV=/tmp/zoo
 #   TORCH        the torch to install                        make test TORCH=torch==2.11.0
 #   MODEL        the model, a folder or an id of the Hub     make space MODEL=runs/m/model
@@ -72,8 +72,8 @@ bench: setup ## run every benchmark of bench/ with its defaults, one after the o
 
 # The dry run below must not download torch, and pip before 23.3 downloads whole wheels in a dry run.
 $(VENV)/created:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
-	    echo "'$(PYTHON)' is not Python 3.11 to 3.13, which torch and this project need." >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || { \
+	    echo "'$(PYTHON)' is not Python 3.11 to 3.14, which torch and this project need." >&2; \
 	    echo "Name one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade "pip>=23.3"

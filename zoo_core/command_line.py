@@ -31,13 +31,22 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else list(args)
-        if bad := [text for text in given if text != text.encode(errors="replace").decode()]:  # undecodable bytes
-            self.error(f"the argument {bad[0]!a} is not UTF-8")
-        if "--version" in given:
+        return super().parse_known_args(self._prepared(args), namespace)
+
+    # argparse of Python 3.14 does not call the method above in this one
+    def parse_known_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        return super().parse_known_intermixed_args(self._prepared(args), namespace)
+
+    def _prepared(self, args: Sequence[str] | None) -> list[str]:
+        """Returns the arguments with options spelled as they are defined; prints the versions for `--version`."""
+        arguments = sys.argv[1:] if args is None else list(args)
+        undecodable = [text for text in arguments if text != text.encode(errors="replace").decode()]
+        if undecodable:
+            self.error(f"the argument {undecodable[0]!a} is not UTF-8")
+        if "--version" in arguments:
             print(version_line())
             self.exit(0)
-        return super().parse_known_args([self._spelled(argument) for argument in given], namespace)
+        return [self._spelled(argument) for argument in arguments]
 
     def _spelled(self, argument: str) -> str:
         name, equals, value = argument.partition("=")

@@ -89,3 +89,17 @@ def test_pages_what_examples_import_is_there(page):
     for block in FOUND[page].of("python"):
         found = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
         exec(compile(ast.Module(found, []), page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_no_example_asks_to_run_code(page):
+    """Auto classes and `pipeline` wait for y/N in a terminal where a folder has code and the flag is missing."""
+    for block in FOUND[page].of("python"):
+        calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+        for call in calls:
+            called = ast.unparse(call.func)
+            if not re.fullmatch(r"(transformers\.)?(Auto\w+\.from_pretrained|pipeline)", called):
+                continue
+            source = ast.unparse(call)
+            is_folder_of_ours = "/model'" in source or "folder" in source
+            assert not is_folder_of_ours or "trust_remote_code=True" in source, source
