@@ -143,10 +143,15 @@ def table_names(entries: list[dict[str, Any]]) -> str:
 
 
 def markdown_table(table: Cells) -> list[str]:
-    """The lines of a Markdown table."""
+    """The lines of a Markdown table. Its cells are Markdown, in which "|" and "<" are escaped if they are not yet."""
     columns, rows = table
     lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(re.sub(r"[|<]", r"\\\g<0>", cell) for cell in line) + " |" for line in lines]
+    return ["| " + " | ".join(re.sub(r"(\\.)|[|<]", _escaped, cell) for cell in line) + " |" for line in lines]
+
+
+def _escaped(found: re.Match[str]) -> str:
+    is_escaped_already = found[1] is not None
+    return found[0] if is_escaped_already else f"\\{found[0]}"
 
 
 def write_page(

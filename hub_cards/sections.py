@@ -24,7 +24,7 @@ SETTINGS = {
     "feature": "not fine-tuned",
 }
 MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
-SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
+SPECIAL = re.compile(r"[\\`*<~|]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 

@@ -24,8 +24,11 @@ import gradio as gr
 import torch
 import transformers
 from huggingface_hub import metadata_load
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from modeling.checkpoints import POOLER, download_pinned, fresh_weights, load_auto_model, load_config, load_tokenizer
 from modeling.layer_states import LayerStates, check_finite, default_layer
@@ -201,13 +204,15 @@ def sentence_vectors(model: Model, texts: list[str]) -> Any:
     return torch.stack(means)
 
 
-def run_head(model: Model, text: str, second: str = "") -> tuple[dict[str, float] | None, dict | None]:
+def run_head(model: Model, text: str, second: str | None = None) -> tuple[dict[str, float] | None, dict | None]:
     """What a fine-tuned head says: the labels of a text, or of a pair; or the text with its labeled parts."""
     if not model.task.endswith("classification"):
         raise ValueError("This model has no head that was fine-tuned for a task.")
     text = checked("The text", text)
-    is_pair = str(second).strip() and model.task == "text-classification"
-    pair = (text, checked("The second text", second)) if is_pair else (text,)
+    is_empty = second is None or (isinstance(second, str) and not second.strip())  # the API sends null for no text
+    pair = [text]
+    if model.task == "text-classification" and not is_empty:
+        pair.append(checked("The second text", second))
     encoded(model, *pair)
     run = transformers.pipeline(model.task, model=model.whole, tokenizer=model.tokenizer, device="cpu")
     if model.task == "text-classification":
@@ -216,6 +221,21 @@ def run_head(model: Model, text: str, second: str = "") -> tuple[dict[str, float
     # taggers learn the label of a word's first token; without spaces, as in Chinese, each token goes by itself
     with warnings.catch_warnings(action="ignore"):  # that words are found by spaces: they are
         return None, {"text": text, "entities": run(text, aggregation_strategy="first" if " " in text else "simple")}
+
+
+class NoFiles:
+    """Refuses requests with files: the page takes none, and gradio would keep them on the disk, also empty ones."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_http = scope["type"] == "http"
+        if is_http and Headers(scope=scope).get("content-type", "").lower().startswith("multipart/"):
+            refusal = PlainTextResponse("This page takes no files.", status_code=413)
+            await refusal(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 def make_page(models: list[str], trust_remote_code: bool) -> Any:
@@ -317,10 +337,9 @@ def main(arguments: list[str] | None = None) -> None:
             server_port=flags.port,
             share=False,  # no tunnel, regardless of GRADIO_SHARE
             ssr_mode=False,
-            max_file_size=0,  # the page takes no files, and they would stay on the disk
             footer_links=["api"],
             theme=gr.themes.Default(font="system-ui", font_mono="ui-monospace"),  # nothing is fetched
-            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},
+            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts), Middleware(NoFiles)]},
         )
     except (ValueError, OSError) as error:  # no model, or a port that is taken
         parser.exit(2, f"app.py: error: {error}\n")

@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+from itertools import pairwise
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
+from markdown_it import MarkdownIt
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaForSequenceClassification
 
@@ -49,6 +51,22 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert (german.metric_value, german.metric_type, german.task_type) == (72.25, "accuracy", "text-classification")
     assert (german.dataset_type, german.dataset_config, german.dataset_split) == ("google/xtreme", "XNLI", "test")
     assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
+
+
+@pytest.mark.parametrize(
+    "text", ["<i>x</i>", r"\<b>y</b>", "a|b", r"a\|b", "*z* and _w_", "`code`", r"C:\data", "[a](b)"]
+)
+def test_card_shows_licenses_as_they_are_written(made_up_run, text):
+    folder, files = made_up_run("xlm_align", "classification")
+    edit(folder.parent / "recipe.yaml", licenses={"owner/text": text, "owner/bitext": "MIT"})
+    page = MarkdownIt("commonmark").enable("table").parse(card_of(folder, files))
+    contents = [token for token in page if token.type == "inline"]
+    [license] = [after for before, after in pairwise(contents) if text_of(before) == "training"][:1]
+    assert text_of(license) == text and {child.type for child in license.children} <= {"text", "text_special"}
+
+
+def text_of(token):
+    return "".join(child.content for child in token.children)
 
 
 def test_metadata_alignment_score_is_that_of_the_pipeline_s_default_rule(made_up_run):

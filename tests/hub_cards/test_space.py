@@ -120,6 +120,8 @@ def test_run_head_gives_a_classifiers_probabilities(app, zoo_model_dir):
             logits = whole(**found.tokenizer(*texts, return_tensors="pt")).logits[0]
         expected = dict(zip(labels.values(), logits.softmax(-1).tolist(), strict=True))
         assert app.run_head(found, *texts) == (pytest.approx(expected, rel=1e-4), None)
+        if len(texts) == 1:
+            assert app.run_head(found, *texts, None) == app.run_head(found, *texts)
     assert "text classification" in found.facts
     # a plug-in head reads a translation too, which the page does not ask for
     assert not app.load(str(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True))).task
@@ -163,7 +165,8 @@ def test_space_every_tab_answers(address):
     assert len(client.predict("m", *PAIR, api_name="/align")) == 3
     assert len(client.predict("m", "The <mask> is small.", 3, api_name="/fill")[1]["data"]) == 3
     assert len(client.predict("m", "a house", "b\nc", api_name="/nearest")["data"]) == 2
-    assert len(client.predict("c", "a house", "", api_name="/head")[0]["confidences"]) == 2
+    for no_text in ("", None):
+        assert len(client.predict("c", "a house", no_text, api_name="/head")[0]["confidences"]) == 2
     for values in (("c", "<mask>", 3), ("m", "<mask>", 10**9), ("m", "<mask>", "five"), ("other", "<mask>", 3)):
         with pytest.raises(AppError, match="head|number|listed"):
             client.predict(*values, api_name="/fill")
@@ -180,6 +183,7 @@ QUESTION = {"json": {"data": ["m", "a house", "b"]}}
         # a page of another site can have its name resolved to this machine; the browser still sends that name
         ("call/nearest", "a.site", QUESTION, 400),
         ("upload", "127.0.0.1", {"files": {"files": b"a"}}, 413),
+        ("upload", "127.0.0.1", {"files": {"files": b""}}, 413),
     ],
 )
 def test_space_refuses_requests_for_another_host_and_files(address, path, host, content, status):
