@@ -185,7 +185,7 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
     return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
 
 
-def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:
+def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None = None) -> list[str]:
     """Warnings of rows whose texts an earlier part has, too, and of equal texts with different labels.
 
     texts and label: names of columns; without a label column, labels are not compared.

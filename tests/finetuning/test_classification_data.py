@@ -81,6 +81,17 @@ def test_read_label_names_can_hold_what_means_no_label_elsewhere(write, labels):
     assert [line for line in data.warnings if "left out" in line] == []
 
 
+def test_read_leaves_out_development_rows_without_a_label(tmp_path):
+    parts = {"train": rows([0, 1, 2]), "dev": rows([0, -1, 1, -1]), "test": rows([2, 1, 0])}
+    path = write_configs(tmp_path, {"en": parts})
+    test = [{"path": path, "config": "en", "languages": ["en"], "dev_split": "dev"}]
+    for selection in ("source_dev", "mean_dev"):
+        recipe = recipe_with(Recipe, [{"path": path, "config": "en"}], test, f"selection={selection}")
+        data = task_of(recipe).read()
+        assert data.dev["en"]["row"][:] == [0, 2] and data.protocol["selection"]["rows"] == {"en": 2}
+        assert re.findall(r"\d of \d", data.warnings[0]) == ["2 of 4"]
+
+
 def test_read_refuses_tables_of_one_label_and_none(write):
     train, binary = write("train", rows([0, 1])), write("binary", rows([-1, 1, 1, -1]))
     with pytest.raises(ValueError, match="train.*'1'.* 2 .*label_names"):
