@@ -19,6 +19,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps",
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DEEPEST = 16  # nested structs whose fields have dotted names
 MIB, WHOLE_FILE = 2**20, 2**31  # bytes
+UNUSUAL = re.compile(r"[^\w /.,+=@-]")  # in paths; `datasets` gives a meaning to * ? [ ] :: and \\
+LARGEST_INTEGER = 2**63 - 1  # whole number of Arrow
 BOM, GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
 
 
@@ -134,18 +137,53 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
 
 
 def _load_folder(path: str, table: Table) -> Rows:
-    """Loads a dataset of the Hub or of a local folder, cached by its files' names, sizes and times."""
+    """Loads a dataset of the Hub or of a local folder."""
     import datasets
 
     options: dict[str, Any] = {"name": table.config, "split": table.split, "streaming": table.streaming}
-    if Path(path).is_dir():  # by default, `datasets` reads old copies
-        stats = ((str(file), file.stat()) for file in sorted(Path(path).rglob("*")) if file.is_file())
-        key = repr([str(Path(path).resolve()), *((name, one.st_size, one.st_mtime_ns) for name, one in stats)])
-        name = f"folder-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        options["cache_dir"] = f"{datasets.config.HF_DATASETS_CACHE}/{name}"
+    if Path(path).is_dir():
+        options["cache_dir"] = str(_cache_of(Path(path)))
     else:
         options["revision"] = table.revision
-    return _as_written(functools.partial(datasets.load_dataset, path, **options))
+    return _as_written(functools.partial(datasets.load_dataset, plain_path(path), **options))
+
+
+def _cache_of(folder: Path) -> Path:
+    """The cache of a folder's rows, by names, sizes and times of its files: by default, `datasets` reads old copies."""
+    import datasets
+
+    state: list[Any] = [str(folder.resolve())]
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            status = file.stat()
+            state.append((str(file), status.st_size, status.st_mtime_ns))
+    return Path(datasets.config.HF_DATASETS_CACHE, f"folder-{_short_hash(repr(state))}")
+
+
+def plain_path(path: str) -> str:
+    """The path, or links to the same content in the cache of `datasets`, which would read an `UNUSUAL` path as a
+    pattern, or as the address of something else."""
+    import datasets
+
+    absolute = Path(os.path.abspath(path))
+    if not (absolute.exists() and UNUSUAL.search(f"{absolute}{absolute.resolve()}")):
+        return path
+    if absolute.is_dir():  # a real folder with links to files: `datasets` resolves a link to a folder
+        plain = _cache_of(Path(path)) / "links"
+        files = [file for file in absolute.rglob("*") if file.is_file()]
+    else:
+        plain = Path(datasets.config.HF_DATASETS_CACHE, "links", _short_hash(str(absolute)))
+        files = [absolute]
+    for file in files:
+        link = plain / file.relative_to(absolute)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(file)
+    return str(plain)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _load_file(path: str, kind: str, table: Table) -> Rows:
@@ -165,8 +203,10 @@ def _load_file(path: str, kind: str, table: Table) -> Rows:
     options = {"json": {"encoding": "utf-8-sig"}}.get(kind, {})  # with "utf-8", bytes are not checked
     if kind in ("csv", "tsv"):
         kind, options = "csv", _csv_options(path, kind, table.delimiter)
-    options |= {"name": identity, "data_files": {"train": path}, "split": "train", "streaming": table.streaming}
-    return _as_written(functools.partial(datasets.load_dataset, kind, **options))
+    options |= {"name": identity, "data_files": {"train": plain_path(path)}}
+    return _as_written(
+        functools.partial(datasets.load_dataset, kind, split="train", streaming=table.streaming, **options)
+    )
 
 
 def _text_rows(path: str) -> Iterator[dict[str, str]]:
@@ -313,7 +353,7 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: Rows) -> str:
     import datasets
 
     try:
-        builder = datasets.load_dataset_builder(path, table.config, revision=table.revision)
+        builder = datasets.load_dataset_builder(plain_path(path), table.config, revision=table.revision)
         files = sorted(str(file) for split in builder.config.data_files.values() for file in split)
     except (OSError, ValueError):
         return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
@@ -341,16 +381,62 @@ def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
 
 def require_column(dataset: Rows, column: str, where: str = "the table") -> Any:
     """Returns the type (`datasets` feature) of a column; a dotted path such as `translation.en` names a struct's field.
-    Raises ValueError for values of several types, and if the table `where` has no such column."""
+
+    Raises ValueError if the table `where` has no such column, for values of several types, and for numbers that Arrow
+    cannot hold exactly."""
     columns = columns_of(dataset)
     if column not in columns:
-        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.")
-    if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
-        values = ((row, get_column(one, column)) for row, one in enumerate(dataset))
-        items = ((row, item) for row, value in values for item in (value if isinstance(value, list) else [value]))
-        seen = {type(item).__name__: f"row {row}" for row, item in reversed([*items]) if item is not None}
-        raise ValueError(f"{where} has values of several types in column {column}: {seen} (from 0). Write one type.")
-    return columns[column]
+        wrapper = _wrapper_of(dataset, columns)
+        hint = ""
+        if wrapper:
+            hint = f" The key {wrapper} wraps a list of objects. If these are the rows, write the list alone."
+        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.{hint}")
+    feature = columns[column]
+    if "Json(" in repr(feature):  # what `datasets` makes of several types
+        rows_by_type = _rows_by_type(dataset, column)
+        raise ValueError(
+            f"{where} has values of several types in column {column}: {rows_by_type} (from 0). Write one type."
+        )
+    if _has_rounded_numbers(dataset, column, feature):
+        raise ValueError(
+            f"{where} has numbers from 2^63 on in column {column}, whose last digits are lost. Write them as text, in "
+            "quotes."
+        )
+    return feature
+
+
+def _wrapper_of(dataset: Rows, columns: dict[str, Any]) -> str | None:
+    """Returns the key of a JSON object around its rows, `{"data": [{...}, ...]}`; None for other tables."""
+    import datasets
+
+    if not isinstance(dataset, datasets.Dataset) or len(dataset) != 1:
+        return None
+    for name, feature in columns.items():
+        if isinstance(feature, datasets.List) and isinstance(feature.feature, dict):
+            return name
+    return None
+
+
+def _rows_by_type(dataset: Rows, column: str) -> dict[str, str]:
+    """Returns {type: first row} of the values of a column, and of those in its lists."""
+    rows_by_type: dict[str, str] = {}
+    for row, values in enumerate(dataset):
+        value = get_column(values, column)
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None:
+                rows_by_type.setdefault(type(item).__name__, f"row {row}")
+    return rows_by_type
+
+
+def _has_rounded_numbers(dataset: Rows, column: str, feature: Any) -> bool:
+    """Returns whether a column has numbers beyond 64 bits: whole numbers in JSON become floats, and may be equal."""
+    import datasets
+    from pyarrow import compute
+
+    if not isinstance(dataset, datasets.Dataset) or getattr(feature, "dtype", None) != "float64":
+        return False
+    ends = compute.min_max(dataset.flatten(max_depth=DEEPEST).data.column(column)).as_py()
+    return any(end is not None and abs(end) > LARGEST_INTEGER for end in ends.values())
 
 
 def get_column(rows: dict[str, Any], column: str) -> Any:

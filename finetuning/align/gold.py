@@ -38,19 +38,23 @@ class Gold:
 
 
 class GoldLinks(dict[int, Gold]):
-    """{sentence from 0: its links}. `lines`: sentences of the file where it has a line for each, links or none."""
+    """{sentence from 0: its links}. `lines`: sentences of the file where it has a line for each, links or none.
 
-    def __init__(self, links: dict[int, Gold], lines: int | None = None):
+    `may_count_from_0`: the sentences were read as counting from 1, and the file does not show that they do.
+    """
+
+    def __init__(self, links: dict[int, Gold], lines: int | None = None, may_count_from_0: bool = False):
         super().__init__(links)
         self.lines = lines
+        self.may_count_from_0 = may_count_from_0
 
 
 def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -> GoldLinks:
     """Reads gold links: {sentence from 0: links}; numbers of sentences are the file's. `fit_gold` checks them.
 
     format: "alignv2", "pharaoh" or "auto". base: the first number in the file, 0 or 1: of words in pharaoh, of
-    sentences in alignv2 (whose words count from 1). By default it is inferred if that is certain: only a file that
-    counts from 0 can have a 0, and alignv2 without a sentence 0 counts from 1.
+    sentences in alignv2 (whose words count from 1). By default it is inferred: only a file that counts from 0 can have
+    a 0. alignv2 without a sentence 0 is read as counting from 1, and `fit_gold` decides.
 
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
     (alignv2 writes a word without a partner as a link to word 0) are kept: `fit_gold` leaves them out.
@@ -75,10 +79,15 @@ def fit_gold(
 
     Returns the links that fit, by the sentence's number in the input, and descriptions of the links that were left out
     because they point past a sentence's words ("sentence 179: (22, 31), of 22 and 30 words"; numbers from 1).
+
+    Raises ValueError for links of another text, and where sentences may count from 0 or from 1: no number and no
+    link's place shows which.
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
         raise ValueError(f"{name} has {lines:,} lines, the input {len(lengths):,} sentences: they are not of one text.")
+    if getattr(gold, "may_count_from_0", False) and max(gold) + 1 < len(lengths):
+        gold = _with_base(gold, lengths, name)
     if max(gold, default=0) >= len(lengths):
         if len(gold) != len(lengths):
             raise ValueError(
@@ -86,24 +95,53 @@ def fit_gold(
                 f"has {len(lengths):,}: they are not of one text."
             )
         gold = dict(enumerate(gold[sentence] for sentence in sorted(gold)))
-    fitting: dict[int, Gold] = {}
-    left_out: list[str] = []
-    total = 0
-    for sentence, links in gold.items():
-        source_words, target_words = lengths[sentence]
-        inside = {(i, j) for i, j in links.possible if 0 <= i < source_words and 0 <= j < target_words}
-        fitting[sentence] = Gold(links.sure & inside, inside)
-        total += len(links.possible)
-        left_out.extend(
-            f"sentence {sentence + 1}: ({i + 1}, {j + 1}), of {source_words} and {target_words} words"
-            for i, j in sorted(links.possible - inside)
-        )
-    if len(left_out) > total / 2 or len(left_out) > max(LISTED, MAX_SLIPS * total):
+    fitting, left_out = _split_at_ends(gold, lengths)
+    total = _count_links(gold)
+    if _are_too_many(len(left_out), total):
         raise ValueError(
             f"{len(left_out):,} of the {total:,} links of {name} point past the words of their sentence "
             f"({'; '.join(left_out[:3])}; numbers from 1): check the files' order, words and base."
         )
     return fitting, left_out
+
+
+def _with_base(gold: dict[int, Gold], lengths: Sequence[tuple[int, int]], name: str | Path) -> dict[int, Gold]:
+    """The links read as counting from 1, or their sentences moved by one, if they count from 0: those that fit."""
+    from_0 = {sentence + 1: links for sentence, links in gold.items()}
+    total = _count_links(gold)
+    fitting = []
+    for links in (gold, from_0):
+        _, left_out = _split_at_ends(links, lengths)
+        if not _are_too_many(len(left_out), total):
+            fitting.append(links)
+    if len(fitting) == 2:
+        raise ValueError(
+            f"{name} has no link of a sentence 0 or {len(lengths):,}: say whether its sentences count from 0 or from 1 "
+            "by `--gold-base 0` or `--gold-base 1` (`gold_base` in a recipe)."
+        )
+    return fitting[0] if fitting else gold
+
+
+def _split_at_ends(gold: dict[int, Gold], lengths: Sequence[tuple[int, int]]) -> tuple[dict[int, Gold], list[str]]:
+    """Returns the links inside of their sentences, and descriptions of the others."""
+    fitting: dict[int, Gold] = {}
+    left_out: list[str] = []
+    for sentence, links in gold.items():
+        source_words, target_words = lengths[sentence]
+        inside = {(i, j) for i, j in links.possible if 0 <= i < source_words and 0 <= j < target_words}
+        fitting[sentence] = Gold(links.sure & inside, inside)
+        for i, j in sorted(links.possible - inside):
+            left_out.append(f"sentence {sentence + 1}: ({i + 1}, {j + 1}), of {source_words} and {target_words} words")
+    return fitting, left_out
+
+
+def _count_links(gold: dict[int, Gold]) -> int:
+    return sum(len(links.possible) for links in gold.values())
+
+
+def _are_too_many(left_out: int, total: int) -> bool:
+    """Whether so many links past the ends of their sentences show that the links are of other sentences."""
+    return left_out > total / 2 or left_out > max(LISTED, MAX_SLIPS * total)
 
 
 def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
@@ -126,7 +164,9 @@ def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[lis
 def describe_fit(read: dict[int, Gold], fitting: dict[int, Gold], left_out: list[str], name: str | Path) -> list[str]:
     """What `fit_gold` did to the links that `read_gold` returned, one fact a line: other numbers, links left out."""
     lines = []
-    if read.keys() != fitting.keys():
+    if fitting.keys() == {sentence + 1 for sentence in read}:
+        lines += [f"{name}: its sentences count from 0: so read, the links fit their words"]
+    elif read.keys() != fitting.keys():
         lines += [f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"]
     if left_out:
         listed = "; ".join([*left_out[:LISTED], *["..."] * (len(left_out) > LISTED)])
@@ -199,8 +239,11 @@ def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldL
         links.possible.add(link)
         if (match[4] or "S").upper() == "S":
             links.sure.add(link)
-    if base is None:
-        base = 0 if 0 in gold else 1
-    if base == 1 and 0 in gold:
+    has_0 = 0 in gold
+    if base == 1 and has_0:
         raise ValueError(f"{path} has a sentence 0: its sentences do not count from 1.")
-    return GoldLinks({sentence - base: links for sentence, links in sorted(gold.items())})
+    may_count_from_0 = base is None and not has_0
+    if base is None:
+        base = 0 if has_0 else 1
+    by_sentence = {sentence - base: links for sentence, links in sorted(gold.items())}
+    return GoldLinks(by_sentence, may_count_from_0=may_count_from_0)

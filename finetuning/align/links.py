@@ -7,6 +7,7 @@ much of FILE to keep, and with which settings and model its links were made: oth
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from argparse import Namespace
@@ -27,7 +28,7 @@ from finetuning.align.common import (
     with_likely_links,
 )
 from finetuning.align.page import check_page, write_page
-from finetuning.align.pairs import STDIN, PairReader, Row
+from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row
 from zoo_core.console import CONSOLE
 from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
 from zoo_core.provenance import model_fingerprint, read_json, write_json
@@ -38,6 +39,11 @@ Align = Callable[[list[Row], int], tuple[str, Counter[str]]]  # of rows, the num
 
 STATE_ENDING = ".word-align.json"
 LINES_ON_PAGE = 100
+NAME = re.compile(r"[^\W\d][\w.-]*\w|[^\W\d]")  # of a file, or its ending: de, zh-CN; a sentence may end in 1/2 or 3.5
+ENDING = re.compile(r"\w\.[A-Za-z][\w-]*$")
+FILE_ENDING = re.compile(
+    rf"\w({'|'.join(re.escape(ending) for ending in FILE_ENDINGS)})(\.gz)?$|\w\.gz$", re.IGNORECASE
+)
 USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
        word-align {score,adapt,project} --help"""
 DESCRIPTION = """Link the words of sentences to the words of their translations.
@@ -131,12 +137,45 @@ def run(options: Namespace) -> None:
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
-    """Returns two arguments as a pair of sentences if neither is a file and one has white space; otherwise None."""
+    """Returns two arguments as a pair of sentences; None if one is a file, none has white space, or they look like
+    the paths of files that do not exist."""
     if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
         return None
-    if not any(map(str.isspace, "".join(arguments))):
+    source, target = arguments
+    has_space = any(map(str.isspace, source + target))
+    if not has_space or (looks_like_path(source) and looks_like_path(target)) or look_like_two_files(source, target):
         return None
-    return arguments[0], arguments[1]
+    return source, target
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a text ends in a file's name: "my data/news.de" and "my news.txt", but not "and/or", "km/h." or a URL."""
+    last_word = (text.split() or [""])[-1]
+    if "://" in last_word or last_word.startswith("www."):
+        return False
+    if FILE_ENDING.search(text):
+        return True
+    folder, separator, name = text.rpartition(os.sep)
+    if any(map(str.isspace, name)):
+        return False
+    if folder and os.path.isdir(folder):
+        return True
+    has_ending = ENDING.search(name) is not None
+    if any(map(str.isspace, folder)):
+        return has_ending
+    return has_ending or bool(separator)
+
+
+def look_like_two_files(source: str, target: str) -> bool:
+    """Whether two texts differ only in the ending, as "my news.de" and "my news.en" do, or in the name of a file in a
+    folder, as "my data/de" and "my data/en" do."""
+    for separator in (".", os.sep):
+        source_stem, _, source_name = source.rpartition(separator)
+        target_stem, _, target_name = target.rpartition(separator)
+        are_names = NAME.fullmatch(source_name) and NAME.fullmatch(target_name)
+        if source_stem.strip() and source_stem == target_stem and source_name != target_name and are_names:
+            return True
+    return False
 
 
 def check_files(output: str | None, page: str | None, is_resumed: bool) -> None:

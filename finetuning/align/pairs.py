@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +36,7 @@ ENDINGS = {
     "tmx": (".tmx",),
     "xliff": (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff"),  # ..., Trados, memoQ, Phrase
 }
+FILE_ENDINGS = (".txt", ".tsv", ".conll", ".conllu", ".xml", *chain.from_iterable(ENDINGS.values()))
 
 BLANKS = " \t\n"  # lines have no newlines; JSON strings, cells of CSV and XML have
 WORD = re.compile(f"[^{BLANKS}]+")
@@ -79,7 +80,8 @@ class PairReader:
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else files
         if missing := [name for name in self.files if not Path(name).exists() or Path(name).is_dir()]:
-            raise ValueError(f"Input file not found: {missing[0]}.")
+            hint = " Sentences can be given on standard input: `a b ||| c d`." if " " in missing[0] else ""
+            raise ValueError(f"Input file not found: {missing[0]}.{hint}")
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
         self.format, self.sentences, self.unspaced = format, sentences, 0

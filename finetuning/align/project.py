@@ -13,12 +13,12 @@ from typing import Any
 
 from finetuning.align.common import load_aligner, make_parser, make_progress, refuse, rule_of
 from finetuning.align.pairs import PairReader, split_at_blanks
-from finetuning.align.projection import Span, project, project_spans, spans_of
+from finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from finetuning.data.rows import BREAKS, text_lists
 from zoo_core.console import CONSOLE
 from zoo_core.provenance import written_aside
-from zoo_core.tables import Table, load_table, read_lines
+from zoo_core.tables import Table, load_table, read_lines, require_column
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"
@@ -54,40 +54,52 @@ def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
         raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
-    given: LabeledWords | TextsWithSpans
+    labeled: LabeledWords | TextsWithSpans
     if options.translations:
-        given = LabeledWords(options.labels, options.translations, options.pre_split)
+        labeled = LabeledWords(options.labels, options.translations, options.pre_split)
     else:
-        given = TextsWithSpans(options.labels)
+        labeled = TextsWithSpans(options.labels)
     aligner = load_aligner(options, **rule_of(options))
-    CONSOLE.print(given.note)
+    CONSOLE.print(labeled.note)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
         bar = stack.enter_context(make_progress(to_stdout=not options.output))
-        found = aligner.align(given.pairs, probabilities=True)
-        for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
-            text, spans, lost = given.project(number, alignment)
+        alignments = aligner.align(labeled.pairs, probabilities=True)
+        for number, alignment in enumerate(bar.track(alignments, total=len(labeled.pairs), description="projecting")):
+            text, spans, lost = labeled.project(number, alignment)
             output.write(text)
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
-    lost_of = ", ".join(f"{lost_counts[label]:,} of {count:,} {label}" for label, count in counts.most_common())
-    CONSOLE.print(f"{len(given.pairs):,} sentences; lost: {lost_of or 'nothing, there are no labels'}")
+    print_counts(len(labeled.pairs), counts, lost_counts, labeled.widened)
+
+
+def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], widened: int) -> None:
+    """Prints how many labels were lost, and how many spans were widened to whole words."""
+    losses = [f"{lost_counts[label]:,} of {count:,} {label or 'spans'}" for label, count in counts.most_common()]
+    line = f"{sentences:,} sentences; lost: {', '.join(losses) or 'nothing, there are no labels'}"
+    if widened:
+        line += f"; {widened:,} of {counts.total():,} spans begin or end inside a word, and were widened to whole words"
+        line += " (offsets must count characters, not UTF-16 units or bytes)"
+    CONSOLE.print(line)
 
 
 class LabeledWords:
     """Tokens with labels, and a translation a line. `pairs`: (tokens, translation)."""
+
+    widened = 0  # spans are of whole words
 
     def __init__(self, path: str, translations: str, pre_split: bool):
         import datasets
 
         datasets.disable_progress_bars()
         rows = load_table(Table(path=path))
+        require_column(rows, "tokens", path)
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
-        if column is None or "tokens" not in rows.column_names:
-            wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
-            raise ValueError(f"{path} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
+        if column is None:
+            names = ", ".join(rows.column_names)
+            raise ValueError(f"{path} has the columns {names}: it needs one of {', '.join(LABEL_COLUMNS)}.")
 
         def place_of(row: int) -> str:
             return f"{path}, row {row} (from 0)"
@@ -119,19 +131,34 @@ class LabeledWords:
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""
-        own, words = self.labels[number], alignment.target
-        labels, lost = project(alignment.links, alignment.probabilities, own, len(words), self.are_spans)
-        text = "".join(f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, labels, strict=True))
-        spans = spans_of(own) if self.are_spans else [Span(word, word + 1, tag) for word, tag in enumerate(own)]
-        return f"{text}\n", *([span for span in found if span.label != UNLABELED] for found in (spans, lost))
+        labels = self.labels[number]
+        links = alignment.links, alignment.probabilities
+        words = alignment.target
+        if self.are_spans:
+            spans = spans_of(labels)
+            projected, lost = label_spans(*links, spans, len(words))
+        else:
+            spans = [Span(word, word + 1, tag) for word, tag in enumerate(labels)]
+            projected, lost = project_tags(*links, labels, len(words))
+        lines = [f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, projected, strict=True)]
+        text = "".join(lines) + "\n"
+        return text, _with_label(spans), _with_label(lost)
+
+
+def _with_label(spans: list[Span]) -> list[Span]:
+    return [span for span in spans if span.label != UNLABELED]
 
 
 class TextsWithSpans:
-    """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
+    """JSON lines of two texts and the spans of the first. `pairs`: (source, target).
+
+    `widened` counts the spans so far that begin or end inside a word.
+    """
 
     def __init__(self, path: str):
         self.pairs = list(PairReader([path], "jsonl"))
         self.note = "labels are spans of characters"
+        self.widened = 0
         lines = read_lines(path)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
         self.spans = []
@@ -153,17 +180,23 @@ class TextsWithSpans:
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """The row as JSON with `target_spans`, all source spans, and those that are lost."""
-        if not (row := self.rows[number]):
+        row = self.rows[number]
+        if not row:
             return "\n", [], []
-        spans, places, lost = self.spans[number], alignment.target_offsets, []
-        in_words = [words_of(alignment.source_offsets, span) for span in spans]
+        spans = self.spans[number]
+        source_offsets = alignment.source_offsets
+        self.widened += sum(is_inside_word(source_offsets, span) for span in spans)
+        spans_in_words = [words_of(source_offsets, span) for span in spans]
+        targets = project_spans(alignment.links, alignment.probabilities, spans_in_words)
+        lost = []
         projected = []
-        for span, target in zip(spans, project_spans(alignment.links, alignment.probabilities, in_words), strict=True):
+        for span, target in zip(spans, targets, strict=True):
             if target is None:
                 lost.append(span)
-            else:
-                ends = {"start": places[target.begin][0], "end": places[target.end - 1][1]}
-                projected.append({**ends, "label": span.label})
+                continue
+            start, _ = alignment.target_offsets[target.begin]
+            _, end = alignment.target_offsets[target.end - 1]
+            projected.append({"start": start, "end": end, "label": span.label})
         return json.dumps({**row, "target_spans": projected}, ensure_ascii=False) + "\n", spans, lost
 
 
@@ -184,3 +217,11 @@ def words_of(offsets: list[tuple[int, int]], span: Span) -> Span:
     """The words that a span of characters holds, in part at least; an empty span where there are none."""
     words = [word for word, (begin, end) in enumerate(offsets) if begin < span.end and span.begin < end]
     return Span(words[0], words[-1] + 1, span.label) if words else Span(0, 0, span.label)
+
+
+def is_inside_word(offsets: list[tuple[int, int]], span: Span) -> bool:
+    """Whether a span of characters begins or ends inside a word."""
+    for begin, end in offsets:
+        if begin < span.begin < end or begin < span.end < end:
+            return True
+    return False

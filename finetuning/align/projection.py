@@ -40,15 +40,15 @@ def project(
     Args:
         links: (source word, target word), both from 0.
         probabilities: one a link.
-        labels: one a source word: tags such as `NOUN`, or spans in IOB2 or another scheme.
+        labels: one a source word: tags such as `NOUN`, or spans in IOB1, IOB2, IOBES, BILOU or BMES.
         length: number of target words.
-        are_spans: whether the labels mark spans; by default the labels say so themselves.
+        are_spans: whether the labels mark spans; by default, the labels decide, which may be too few for that.
 
     Returns the label of each target word, spans in IOB2 and None for a word without a tag; and the labels that were
     lost, each with its source words, from `begin` to before `end`.
 
-    Raises ValueError for labels of a scheme for spans that cannot be read, a link of a word that does not exist, and
-    another number of probabilities than of links.
+    Raises ValueError for labels that mark no spans among others that do, or with `are_spans`; for a link of a word that
+    does not exist; and for another number of probabilities than of links.
 
     Example:
         >>> project([(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7], ["B-PER", "I-PER", "O"], 4)
@@ -61,25 +61,46 @@ def project(
     for source, target in links:
         if not (0 <= source < len(labels) and 0 <= target < length):
             raise ValueError(f"link {source}-{target}: there are {len(labels)} labels and {length} words, from 0.")
-    form = form_of(labels) if are_spans is None else None
-    labels = to_iob2(labels, form) if form else labels
-    if form or are_spans:
-        spans = spans_of(labels)
-        found = project_spans(links, probabilities, spans)
-        projected: list[str | None] = [OUTSIDE] * length
-        for begin, end, label in filter(None, found):
-            projected[begin:end] = [join_label("B", label), *[join_label("I", label)] * (end - begin - 1)]
-        return projected, [span for span, target in zip(spans, found, strict=True) if target is None]
-    owners = {target: source for target, (source, _) in _owners(links, probabilities).items()}
-    lost = [Span(word, word + 1, label) for word, label in enumerate(labels) if word not in owners.values()]
-    return [labels[owners[word]] if word in owners else None for word in range(length)], lost
+    form = None if are_spans is False else form_of(labels, are_spans=bool(are_spans))
+    if form is None:
+        return project_tags(links, probabilities, labels, length)
+    return label_spans(links, probabilities, spans_of(to_iob2(labels, form)), length)
+
+
+def project_tags(
+    links: Sequence[Link], probabilities: Sequence[float], tags: Sequence[str], length: int
+) -> tuple[list[str | None], list[Span]]:
+    """Returns the tag of each of `length` target words, None without one, and the tags that were lost."""
+    owners = _owners(links, probabilities)
+    projected: list[str | None] = [None] * length
+    for target, (source, _) in owners.items():
+        projected[target] = tags[source]
+    linked = {source for source, _ in owners.values()}
+    lost = [Span(word, word + 1, tag) for word, tag in enumerate(tags) if word not in linked]
+    return projected, lost
+
+
+def label_spans(
+    links: Sequence[Link], probabilities: Sequence[float], spans: Sequence[Span], length: int
+) -> tuple[list[str | None], list[Span]]:
+    """Returns the spans of source words as IOB2 labels of `length` target words, and the spans that were lost."""
+    projected: list[str | None] = [OUTSIDE] * length
+    lost = []
+    for span, target in zip(spans, project_spans(links, probabilities, spans), strict=True):
+        if target is None:
+            lost.append(span)
+            continue
+        projected[target.begin] = join_label("B", span.label)
+        for word in range(target.begin + 1, target.end):
+            projected[word] = join_label("I", span.label)
+    return projected, lost
 
 
 def project_spans(links: Sequence[Link], probabilities: Sequence[float], spans: Sequence[Span]) -> list[Span | None]:
     """Returns the position of each span of source words among the target words; None if it is lost."""
     owners = _owners(links, probabilities)
     in_spans = {word for span in spans for word in range(span.begin, span.end)}
-    found: list[Span | None] = []
+    targets: list[Span | None] = []
     for span in spans:
         runs: list[list[int]] = []
         between: list[int] = []  # source words of the target words since the last one of this span
@@ -94,8 +115,8 @@ def project_spans(links: Sequence[Link], probabilities: Sequence[float], spans: 
                 runs.append([word])
             between = []
         best = max(runs, key=lambda run: sum(owners[word][1] for word in run), default=None)
-        found.append(Span(best[0], best[-1] + 1, span.label) if best else None)
-    return found
+        targets.append(Span(best[0], best[-1] + 1, span.label) if best else None)
+    return targets
 
 
 def spans_of(labels: Sequence[str]) -> list[Span]:

@@ -36,7 +36,7 @@ class Rows:
     fingerprint: str
     numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
-    left_out: dict[str, Any] = field(default_factory=dict)  # of pairs: counts by cause
+    left_out: dict[str, Any] = field(default_factory=dict)  # numbers of rows by cause
 
     @property
     def name(self) -> str:

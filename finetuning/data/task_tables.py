@@ -1,7 +1,7 @@
 """The rows for training, selection and evaluation, by language, for every kind of task."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -167,7 +167,8 @@ def gather(
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
-    warnings = [*warnings, *repeated_texts(parts, texts)]
+    label = next((name for name in ("labels", "tags") if name in train.column_names), None)
+    warnings = [*warnings, *repeated_texts(parts, texts, label)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
 
@@ -184,21 +185,57 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
     return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
 
 
-def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> list[str]:
-    """Warnings of rows whose texts an earlier part has, too."""
+def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None = None) -> list[str]:
+    """Warnings of rows whose texts an earlier part has, too, and of equal texts with different labels.
 
-    def hashes(rows: "Dataset") -> list[int]:  # the texts themselves would need memory
-        values = zip(*(rows[column][:] for column in texts), strict=True)
-        return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
-
-    found = {part: {name: hashes(rows) for name, rows in own.items()} for part, own in parts.items()}
+    texts and label: names of columns; without a label column, labels are not compared.
+    """
+    rows_by_part: dict[str, dict[str, list[tuple[int, int]]]] = {}
+    for part, tables in parts.items():
+        rows_by_part[part] = {language: _hashed_rows(rows, texts, label) for language, rows in tables.items()}
     warnings = []
     for earlier, later in itertools.combinations(parts, 2):
-        known = {*itertools.chain(*found[earlier].values())}
-        shared = [(name, sum(one in known for one in own), len(own)) for name, own in found[later].items()]
-        if shown := ", ".join(f"{name} {count:,} of {rows:,}" for name, count, rows in shared if count):
-            warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
+        known = _labels_by_text(itertools.chain(*rows_by_part[earlier].values()))
+        counts = []
+        for language, rows in rows_by_part[later].items():
+            repeated = [(text, label_hash) for text, label_hash in rows if text in known]
+            contradicting = sum(label_hash not in known[text] for text, label_hash in repeated)
+            if repeated:
+                others = f" ({contradicting:,} with another label)" if contradicting else ""
+                counts.append(f"{language} {len(repeated):,} of {len(rows):,}{others}")
+        if counts:
+            warnings.append(f"{later} rows whose text is in the {earlier} rows: {', '.join(counts)}")
+    counts = []
+    for part, tables in rows_by_part.items():
+        for language, rows in tables.items():
+            known = _labels_by_text(rows)
+            contradicting = sum(len(known[text]) > 1 for text, _ in rows)
+            if contradicting:
+                counts.append(f"{part} {language} {contradicting:,} of {len(rows):,}".replace("  ", " "))
+    if counts:
+        warnings.append(f"rows whose text has another label in another row of the same part: {', '.join(counts)}")
     return warnings
+
+
+def _hashed_rows(rows: "Dataset", texts: list[str], label: str | None) -> list[tuple[int, int]]:
+    """Returns hashes of the texts and of the label of each row: the texts themselves would need memory."""
+    text_hashes = _hashes(rows, texts)
+    label_hashes = _hashes(rows, [label]) if label else [0] * len(rows)
+    return list(zip(text_hashes, label_hashes, strict=True))
+
+
+def _hashes(rows: "Dataset", columns: list[str]) -> list[int]:
+    hashes = []
+    for values in zip(*(rows[column][:] for column in columns), strict=True):
+        hashes.append(hash(tuple(tuple(value) if isinstance(value, list) else value for value in values)))
+    return hashes
+
+
+def _labels_by_text(rows: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    labels_by_text: dict[int, set[int]] = {}
+    for text, label in rows:
+        labels_by_text.setdefault(text, set()).add(label)
+    return labels_by_text
 
 
 def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]) -> TaskData:
@@ -227,4 +264,6 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
         entry = tables.setdefault(str(entry), {**entry, "languages": [], "rows": 0})
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
+        if "unlabeled" in rows.left_out:
+            entry["unlabeled"] = entry.get("unlabeled", 0) + rows.left_out["unlabeled"]
     return list(tables.values())

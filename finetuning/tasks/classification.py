@@ -1,7 +1,9 @@
 """Text classification: rows with one or two texts and a label, such as XNLI, PAWS-X, SICK and topics."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_one_label
+from finetuning.data.labels import KEEP_UNLABELED, LabelColumn, label_ids, label_names, refuse_one_label
 from finetuning.data.rows import Rows, named_texts
-from finetuning.data.task_tables import TaskData, gather, open_tables
+from finetuning.data.task_tables import Tables, TaskData, gather, open_tables
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from finetuning.trainer import Outcome
@@ -33,14 +35,19 @@ class ClassificationTask(LanguageTask[Recipe]):
         return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
 
     def read(self) -> TaskData:
-        """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table."""
-        recipe, tables = self.recipe, open_tables(self.recipe)
+        """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table.
+
+        Rows without a label are left out.
+        """
+        recipe = self.recipe
+        tables = _labeled_tables(open_tables(recipe))
+        warnings = _left_out_line(tables)
         for rows in tables.evaluation.values():
             refuse_one_label([_label_column(rows)], "rows")
         columns = [_label_column(rows) for rows in tables.train]
         refuse_one_label(columns, "training rows")
         names = label_names(columns)
-        data = gather(recipe, tables, functools.partial(_normalize, names=names), [], names)
+        data = gather(recipe, tables, functools.partial(_normalize, names=names), warnings, names)
         data.protocol["texts"] = len(recipe.train[0].text_columns)
         data.protocol["chance"] = {  # always the commonest label
             language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
@@ -80,6 +87,51 @@ class ClassificationTask(LanguageTask[Recipe]):
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
         return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records())
+
+
+def _labeled_tables(tables: Tables) -> Tables:
+    """The tables without the rows that have no label (-1 or -)."""
+    train = [_labeled_rows(rows) for rows in tables.train]
+    dev = {language: [_labeled_rows(rows) for rows in parts] for language, parts in tables.dev.items()}
+    evaluation = {language: _labeled_rows(rows) for language, rows in tables.evaluation.items()}
+    return Tables(train, dev, evaluation)
+
+
+def _labeled_rows(rows: Rows) -> Rows:
+    """The rows that have a label; `left_out` counts the others. Raises ValueError where no row has one."""
+    column = _label_column(rows)
+    missing = {value for value in dict.fromkeys(column.values) if column.is_missing(value)}
+    if not missing:
+        return rows
+    positions = [row for row, value in enumerate(column.values) if value not in missing]
+    if not positions:
+        raise ValueError(
+            f"{rows.place}: none of its {len(column.values):,} rows has a label in column {rows.table.label_column}. "
+            "Use a copy of the data with labels, or another split."
+        )
+    left_out = {"unlabeled": len(column.values) - len(positions)}
+    dataset = rows.dataset.select(positions)
+    return replace(rows, dataset=dataset, numbers=rows.numbers[positions], left_out=left_out)
+
+
+def _left_out_line(tables: Tables) -> list[str]:
+    """One line that counts the rows without a label; none where all rows have one."""
+    parts = [("training", rows) for rows in tables.train]
+    for language, rows_of_language in tables.dev.items():
+        parts += [(f"development {language}", rows) for rows in rows_of_language]
+    parts += [(f"evaluated {language}", rows) for language, rows in tables.evaluation.items()]
+    left_out: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for part, rows in parts:
+        count = rows.left_out.get("unlabeled", 0)
+        left_out[part] += count
+        totals[part] += count + len(rows.dataset)
+    counts = [f"{part} {count:,} of {totals[part]:,}" for part, count in left_out.items() if count]
+    return (
+        [f"rows whose label is -1 or - left out, as without a label: {', '.join(counts)}. {KEEP_UNLABELED}"]
+        if counts
+        else []
+    )
 
 
 def _normalize(rows: Rows, names: list[str]) -> Dataset:

@@ -12,10 +12,11 @@ subword.
 Plug-in, a translation is one window, which is cut at the limit and counted.
 """
 
+import bisect
 import functools
 import importlib.metadata
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 from finetuning.data.label_schemes import OUTSIDE, UNLABELED, form_of, iob2_names, to_iob2
-from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_one_label
+from finetuning.data.labels import UNLABELED_WORDS, LabelColumn, label_ids, label_names, refuse_one_label
 from finetuning.data.rows import Rows, text_lists
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, open_tables, translation_of
 from finetuning.models import Start
@@ -101,68 +102,107 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
         """Returns the outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
-        windows, names = getattr(data, part)[language], data.label_names
-        ids = [words_of_sentences(windows, values) for values in (windows["labels"][:], predictions)]
-        gold, found = ([[names[number] for number in sentence] for sentence in side] for side in ids)
+        windows = getattr(data, part)[language]
+        names = data.label_names
+        gold = _named(words_of_sentences(windows, windows["labels"][:]), names)
+        predicted = _named(words_of_sentences(windows, predictions), names)
 
         def records() -> Iterator[dict[str, Any]]:
-            for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
-                answer = {"row": row["row"], "words": row["words"]}
-                for name, side in zip(("gold", "prediction"), map(iter, sides), strict=True):
-                    # a word without a label is not predicted either
-                    answer[name] = [UNLABELED if tag == IGNORED else next(side) for tag in row["tags"]]
-                yield answer
+            for row, labels, predicted_labels in zip(data.as_read[language].to_list(), gold, predicted, strict=True):
+                yield {
+                    "row": row["row"],
+                    "words": row["words"],
+                    "gold": _with_gaps(row["tags"], labels),
+                    "prediction": _with_gaps(row["tags"], predicted_labels),
+                }
 
-        return Outcome(chunk_scores(gold, found), records())
+        return Outcome(chunk_scores(gold, predicted, names), records())
+
+
+def _named(ids_by_sentence: list[list[int]], names: list[str]) -> list[list[str]]:
+    return [[names[id] for id in ids] for ids in ids_by_sentence]
+
+
+def _with_gaps(tags: list[int], labels: list[str]) -> list[str]:
+    """The labels, with `UNLABELED` at the words whose tag is -100, which are not predicted either."""
+    remaining = iter(labels)
+    return [UNLABELED if tag == IGNORED else next(remaining) for tag in tags]
 
 
 def _label_column(rows: Rows) -> LabelColumn:
-    """Returns the labels of the words of all rows."""
-    column = rows.table.label_column
-    item = getattr(require_column(rows.dataset, column, rows.name), "feature", None)
-    if item is None or isinstance(item, dict):
-        raise ValueError(f"{rows.name}: column {column} does not hold lists of labels.")
-    kept = [[label for label in labels or () if label != UNLABELED] for labels in rows.dataset[column][:]]
-    ends = np.cumsum([len(labels) for labels in kept])
-    values = list(itertools.chain.from_iterable(kept))
+    """Returns the labels of the words of all rows that have one."""
+    labels_by_row = _labels_by_row(rows)
+    values = []
+    ends = []
+    for labels in labels_by_row:
+        values += [label for label in labels if label != UNLABELED]
+        ends.append(len(values))
     if not values:
-        raise ValueError(f"{rows.place}: no word has a label in column {column}.")
-    return LabelColumn(rows, item, values, lambda number: int(np.searchsorted(ends, number, side="right")))
+        raise ValueError(f"{rows.place}: no word has a label in column {rows.table.label_column}.")
+    feature = rows.dataset.features[rows.table.label_column].feature
+    row_of = functools.partial(bisect.bisect_right, ends)
+    return LabelColumn(rows, feature, values, row_of, UNLABELED_WORDS)
+
+
+def _labels_by_row(rows: Rows) -> list[list[Any]]:
+    """Returns the labels of each row as in the table, with `UNLABELED` for a word without one."""
+    column = rows.table.label_column
+    feature = getattr(require_column(rows.dataset, column, rows.name), "feature", None)
+    if feature is None or isinstance(feature, dict):
+        raise ValueError(f"{rows.name}: column {column} does not hold lists of labels.")
+    labels_by_row = [labels or [] for labels in rows.dataset[column][:]]
+    values = list(itertools.chain.from_iterable(labels_by_row))
+    reading = LabelColumn(rows, feature, values, unlabeled=UNLABELED_WORDS)
+    missing = {label for label in dict.fromkeys(values) if reading.is_missing(label)}
+    return [[UNLABELED if label in missing else label for label in labels] for labels in labels_by_row]
 
 
 def _normalize(rows: Rows, names: list[str], form: str | None, warnings: list[str]) -> Dataset:
     """Columns `words`, `tags` (ids in `names`) and `row`, checked, and those of the translations."""
-    columns = both_sides(rows, functools.partial(_side, names=names, form=form)) | {"row": rows.numbers}
-    words, tags = columns["words"], columns["tags"]
+    columns = both_sides(rows, functools.partial(_side, names=names, form=form))
+    columns["row"] = rows.numbers
+    words = columns["words"]
     translated = columns.get(TRANSLATION + "words", words)
-    without = [row for row, sentence in enumerate(words) if sentence and not translated[row]]
-    rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
-    kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
-    if not kept:
+    without_translation = [row for row, sentence in enumerate(words) if sentence and not translated[row]]
+    rows.report(dict.fromkeys(without_translation, "its translation has no words"), "Fill or remove it.")
+    labeled = [row for row, tags in enumerate(columns["tags"]) if any(tag != IGNORED for tag in tags)]
+    if not labeled:
         raise ValueError(f"{rows.place}: none of its {len(words)} rows has a word with a label.")
-    if len(kept) < len(words):
-        warnings.append(f"{rows.place}: {len(words) - len(kept)} rows without words or labels left out")
-    return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
+    if len(labeled) < len(words):
+        warnings.append(f"{rows.place}: {len(words) - len(labeled)} rows without words or labels left out")
+    return Dataset.from_dict({name: [values[row] for row in labeled] for name, values in columns.items()})
 
 
 def _side(rows: Rows, names: list[str], form: str | None) -> dict[str, list]:
     """Returns the words and tags of each row, of a text or of its translation; without a label column, all are -100."""
-    (column,), label_column = rows.table.text_columns, rows.table.label_column
+    (column,) = rows.table.text_columns
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
-    if not label_column or not any(words):
-        return {"words": words, "tags": [[IGNORED] * len(own) for own in words]}
-    read = _label_column(rows)
-    lists = [own or [] for own in rows.dataset[label_column][:]]
-    counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
-    rows.report({row: f"{n} words and {m} labels" for row, (n, m) in counts.items() if n != m}, "Correct the row.")
+    if not rows.table.label_column or not any(words):
+        return {"words": words, "tags": [[IGNORED] * len(sentence) for sentence in words]}
+    reading = _label_column(rows)
+    labels_by_row = _labels_by_row(rows)
+    unequal = {}
+    for row, (sentence, labels) in enumerate(zip(words, labels_by_row, strict=True)):
+        if len(sentence) != len(labels):
+            unequal[row] = f"{len(sentence)} words and {len(labels)} labels"
+    rows.report(unequal, "Correct the row.")
     if form:  # labels of another form stay what they are, and are unknown
-        spelled = {label: str(read.name_of(label) or label) for label in dict.fromkeys(read.values)}
-        named = [[spelled.get(label, UNLABELED) for label in own] for own in lists]
-        pairs = [pair for own in named for pair in zip(own, to_iob2(own, form), strict=True)]
-        read = replace(read, values=[name for label, name in pairs if label != UNLABELED])
-    ids = iter(label_ids(read, names))
-    tags = [[IGNORED if label == UNLABELED else next(ids) for label in own] for own in lists]
+        reading = replace(reading, values=_iob2_labels(reading, labels_by_row, form))
+    ids = iter(label_ids(reading, names))
+    tags = [[IGNORED if label == UNLABELED else next(ids) for label in labels] for labels in labels_by_row]
     return {"words": words, "tags": tags}
+
+
+def _iob2_labels(reading: LabelColumn, labels_by_row: list[list[Any]], form: str) -> list[str]:
+    """Returns the names of all labels in IOB2, without those of words that have none."""
+    name_of = {label: str(reading.name_of(label) or label) for label in dict.fromkeys(reading.values)}
+    converted = []
+    for labels in labels_by_row:
+        names = [name_of.get(label, UNLABELED) for label in labels]
+        for name, iob2_name in zip(names, to_iob2(names, form), strict=True):
+            if name != UNLABELED:
+                converted.append(iob2_name)
+    return converted
 
 
 def windows_of(
@@ -243,21 +283,36 @@ def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
     return list(sentences.values())
 
 
-def chunk_scores(gold: list[list[str]], found: list[list[str]]) -> dict[str, float]:
+def chunk_scores(gold: list[list[str]], found: list[list[str]], names: Iterable[str] | None = None) -> dict[str, float]:
     """Precision, recall and F1 of chunks over all sentences (micro average), and the share of right words, in percent.
+
+    names: all labels of the task, which decide whether they mark chunks; default: those that occur.
 
     A chunk is right where its first word, its last word and its type are. Labels of all schemes are first read as IOB2,
     as conlleval does. Labels that mark no chunks (parts of speech) are read as chunks of equal neighbors, as XTREME
     does with seqeval 0.0.12: a label that begins with S is a chunk of its own. Compare their token accuracy.
     """
-    if form := form_of(label for sentence in [*gold, *found] for label in sentence):
-        sides = ([to_iob2(labels, form) for labels in side] for side in (gold, found))
-    else:  # seqeval 1.2.2 would take the first letter of a label for a mark: CCONJ and SCONJ would be equal
-        sides = (
-            [[one if one == OUTSIDE else f"{'S' if one[0] == 'S' else 'I'}-{one}" for one in labels] for labels in side]
-            for side in (gold, found)
-        )
-    precision, recall, f1, _ = precision_recall_fscore_support(*sides, average="micro", zero_division=0)
+    if names is None:
+        names = itertools.chain(*gold, *found)
+    form = form_of(names)
+    gold_chunks = [_as_chunks(labels, form) for labels in gold]
+    found_chunks = [_as_chunks(labels, form) for labels in found]
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        gold_chunks, found_chunks, average="micro", zero_division=0
+    )
     pairs = zip(itertools.chain(*gold), itertools.chain(*found), strict=True)
-    scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": np.mean([a == b for a, b in pairs])}
+    accuracy = np.mean([label == prediction for label, prediction in pairs])
+    scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": accuracy}
     return {name: 100.0 * float(score) for name, score in scores.items()}
+
+
+def _as_chunks(labels: list[str], form: str | None) -> list[str]:
+    """The labels as seqeval reads them: in IOB2, or tags with the mark of a run of equal ones."""
+    if form is not None:
+        return to_iob2(labels, form)
+    # seqeval 1.2.2 would take the first letter of a label for a mark: CCONJ and SCONJ would be equal
+    chunks = []
+    for label in labels:
+        mark = "S" if label.startswith("S") else "I"
+        chunks.append(label if label == OUTSIDE else f"{mark}-{label}")
+    return chunks

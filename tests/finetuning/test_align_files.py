@@ -54,6 +54,32 @@ def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
     assert fit_gold(links, [(3, 1)] * 3) == ({n: Gold({(n, 0)}, {(n, 0)}) for n in range(3)}, [])
 
 
+ONE = "1 1 1 S\n2 1 2 S\n"  # links of sentences 1 and 2
+
+
+@pytest.mark.parametrize(
+    ("content", "base", "lengths", "expected"),
+    [
+        (ONE, None, [(1, 2)] * 2, [0, 1]),  # a sentence 2 of 2 counts from 1
+        (f"0 1 1 S\n{ONE}", None, [(1, 2)] * 4, [0, 1, 2]),
+        (ONE, 0, [(1, 2)] * 4, [1, 2]),
+        (ONE, 1, [(1, 2)] * 4, [0, 1]),
+        (ONE, None, [(1, 2)] * 4, None),
+        (ONE, None, [(1, 2)] * 3, None),
+        ("".join(f"1 {i} {i} S\n" for i in range(1, 20)), None, [(1, 1), (19, 19), (1, 1)], [1]),  # only there it fits
+        ("".join(f"1 {i} {i} S\n" for i in range(1, 20)), None, [(19, 19), (1, 1), (1, 1)], [0]),
+        ("7 1 1 S\n9 1 1 S\n", None, [(1, 2)] * 2, [0, 1]),  # in their order
+    ],
+)
+def test_fit_gold_base_of_sentences(file, content, base, lengths, expected):
+    gold = read_gold(file(content), base=base)
+    if expected is None:
+        with pytest.raises(ValueError, match="--gold-base"):
+            fit_gold(gold, lengths)
+    else:
+        assert list(fit_gold(gold, lengths)[0]) == expected
+
+
 def read(*files, **settings):
     return list(PairReader(list(files), **settings))
 

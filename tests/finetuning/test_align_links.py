@@ -81,6 +81,46 @@ def test_links_refuses_weights_that_are_not_finite(zoo_model_dir, align_refused,
         assert name.partition("encoder.")[2] in align_refused("--layer", "2", *given, model=folder)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("my data/a.de", "my data/a.en"),
+        ("my news.de.gz", "my news.en.gz"),
+        ("my data/train de.txt", "my data/train en.txt"),
+        ("my pairs.txt", "other.tsv"),
+        ("../my data/de", "../my data/en"),
+        ("de data/news.de", "en data/news.en"),
+        ("my data/a.zh-CN", "a.pt_BR"),
+    ],
+)
+def test_links_of_paths_that_do_not_exist_are_no_sentences(word_align, align_refused, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert arguments[0] in align_refused(*arguments, "--output", "F")
+    assert not (tmp_path / "F").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("Tea and/or coffee", "Tee und/oder Kaffee"),
+        ("and/or", "und / oder"),
+        ("a half: 1/2", "ein halb: 1/2"),
+        ("at 100 km/h", "at 100 km/h"),
+        ("Visit www.example.com", "Besuche www.example.com"),
+        ("See http://a.b/c.txt", "Siehe http://a.b/c.txt"),
+        ("We met on 12/31/2024", "Wir trafen uns am 31.12.2024"),
+        ("apples etc.", "Äpfel usw."),
+        ("I like Node.js", "Ich mag Node.js"),
+        ("Version 3.5", "Version 3.6"),
+        ("Read /etc/hosts", "Lies die Datei /etc/hosts"),
+        ("use TCP/IP", "nutze TCP/IP"),
+        ("Hello", "Guten Tag"),
+    ],
+)
+def test_as_sentences_with_dots_and_slashes(arguments):
+    assert command.as_sentences(list(arguments)) == arguments
+
+
 def test_links_probabilities_are_alike_in_every_format(word_align, pairs):
     forms = "pharaoh", "json"
     texts = [word_align(pairs, "--probabilities", "--output-format", form).out.splitlines() for form in forms]

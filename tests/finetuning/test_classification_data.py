@@ -2,7 +2,9 @@
 
 import re
 
-from datasets import ClassLabel, Features, Value
+import pandas
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 from finetuning.recipe import Recipe
 from finetuning.tasks.registry import task_of
@@ -38,6 +40,66 @@ def test_read_matches_labels_by_name(write):
         assert data.warnings == []
 
 
+@pytest.mark.parametrize("form", ["csv", "tsv", "numbers.csv", "jsonl", "numbers.jsonl", "numbers", "classes", "names"])
+def test_read_leaves_out_rows_without_a_label_in_every_format(write, tmp_path, form):
+    def table(name, labels):
+        labeled = rows(labels)
+        if "numbers" not in form and form != "classes":
+            labeled = rows([NLI[label] if label >= 0 else "-" for label in labels])
+        path = tmp_path / f"{name}.{form}"
+        if form.endswith("sv"):
+            pandas.DataFrame(labeled).to_csv(path, index=False, sep="\t" if form == "tsv" else ",")
+        elif form.endswith("jsonl"):
+            pandas.DataFrame(labeled).to_json(path, orient="records", lines=True)
+        elif form == "names":  # `-` among the names of the classes
+            Dataset.from_list(labeled).class_encode_column("label").to_parquet(path := tmp_path / f"{name}.parquet")
+        else:
+            kinds = {"classes": ClassLabel(names=NLI), "numbers": Value("int64")}
+            path = write(name, labeled, Features({"text": Value("string"), "label": kinds[form]}))
+        return str(path)
+
+    data = read({"path": table("train", [0, 1, -1, 2, 2])}, evaluated(table("test", [-1, 2, 1, 0, -1, 0])))
+    assert sorted(data.label_names) == (["0", "1", "2"] if "numbers" in form else sorted(NLI))
+    expected = ["2", "1", "0", "0"] if "numbers" in form else [NLI[label] for label in (2, 1, 0, 0)]
+    assert [data.label_names[id] for id in data.evaluation["de"]["labels"]] == expected
+    assert data.train["row"][:] == [0, 1, 3, 4] and data.evaluation["de"]["row"][:] == [1, 2, 3, 5]
+    assert data.protocol["training_rows"] == 4 and data.protocol["evaluated_rows"] == {"de": 4}
+    assert [part[0]["unlabeled"] for part in (data.protocol["training_data"], data.protocol["evaluation_data"])] == [
+        1,
+        2,
+    ]
+    (line,) = data.warnings
+    assert re.findall(r"\b(\d) of (\d)", line) == [("1", "5"), ("2", "6")]
+
+
+@pytest.mark.parametrize("labels", [[-1, 0, 1, 1], ["-1", "0", "1", "1"], ["-", "0", "+", "+"]])
+def test_read_label_names_can_hold_what_means_no_label_elsewhere(write, labels):
+    path = write("train", rows(labels))
+    names = list(dict.fromkeys(map(str, labels)))
+    data = read({"path": path, "label_names": names}, evaluated(path, label_names=names))
+    assert data.label_names == names and data.train["labels"][:] == [0, 1, 2, 2]
+    assert [line for line in data.warnings if "left out" in line] == []
+
+
+def test_read_leaves_out_development_rows_without_a_label(tmp_path):
+    parts = {"train": rows([0, 1, 2]), "dev": rows([0, -1, 1, -1]), "test": rows([2, 1, 0])}
+    path = write_configs(tmp_path, {"en": parts})
+    test = [{"path": path, "config": "en", "languages": ["en"], "dev_split": "dev"}]
+    for selection in ("source_dev", "mean_dev"):
+        recipe = recipe_with(Recipe, [{"path": path, "config": "en"}], test, f"selection={selection}")
+        data = task_of(recipe).read()
+        assert data.dev["en"]["row"][:] == [0, 2] and data.protocol["selection"]["rows"] == {"en": 2}
+        assert re.findall(r"\d of \d", data.warnings[0]) == ["2 of 4"]
+
+
+def test_read_refuses_tables_of_one_label_and_none(write):
+    train, binary = write("train", rows([0, 1])), write("binary", rows([-1, 1, 1, -1]))
+    with pytest.raises(ValueError, match="train.*'1'.* 2 .*label_names"):
+        read({"path": binary}, evaluated(train))
+    with pytest.raises(ValueError, match="none of its 3 rows"):
+        read({"path": train}, evaluated(write("hidden", rows([-1] * 3))))
+
+
 def test_read_counts_texts_of_an_earlier_part(tmp_path):
     texts = {"train": "ax by by cx", "dev": "cx dy", "de": "ay ex", "fr": "by dy fx"}
     split = {name: [{"text": row[0], "label": row[1]} for row in of.split()] for name, of in texts.items()}
@@ -47,8 +109,22 @@ def test_read_counts_texts_of_an_earlier_part(tmp_path):
     test = [{"path": path, "config": "{language}", "languages": ["de", "fr"]}]
     data = task_of(recipe_with(Recipe, train, test, "selection=source_dev")).read()
     found = [re.findall("[0-9]+", line) for line in data.warnings]
-    # c of dev; a of de and b of fr; d of fr
-    assert found == [["1", "2"], ["1", "2", "1", "3"], ["1", "3"]]
+    # c of dev; a of de, with another label, and b of fr; d of fr
+    assert found == [["1", "2"], ["1", "2", "1", "1", "3"], ["1", "3"]]
+
+
+def test_read_counts_equal_texts_with_different_labels(write):
+    def table(name, labeled):
+        return write(name, [{"text": row[0], "label": row[1]} for row in labeled.split()])
+
+    def warnings_of(path):
+        return task_of(recipe_with(Recipe, [train], [evaluated(path)])).read().warnings
+
+    train = {"path": table("train", "ax ay bx bx cy")}
+    warnings = warnings_of(table("test", "bx cx dy dy ex"))
+    # b and c are in train, c with another label; a has two labels in train
+    assert [re.findall("[0-9]+", line) for line in warnings] == [["2", "5", "1"], ["2", "5"]]
+    assert warnings_of(table("other", "dx ey")) == warnings[1:]
 
 
 def test_read_languages_of_column_recipe_or_tables(write, tmp_path):

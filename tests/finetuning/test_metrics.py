@@ -162,6 +162,8 @@ def test_score_answers_is_a_mean_over_questions():
         ("B-PER L-PER O", "I-PER I-PER O", 1, 1, 1 / 3),
         ("B-LOC B-LOC", "U-LOC O", 1, 1 / 2, 0),
         ("LOC-B LOC-B", "LOC-B O", 1, 1 / 2, 1 / 2),
+        ("B I O B I", "B I O B O", 1 / 2, 1 / 2, 4 / 5),  # without a type
+        ("B M E S", "B E B E", 0, 0, 1 / 4),
         # parts of speech; as in seqeval 0.0.12, X is a chunk, and so is each S label
         ("DET NOUN NOUN VERB", "DET NOUN VERB VERB", 1 / 3, 1 / 3, 3 / 4),
         ("CCONJ AUX SCONJ", "SCONJ AUX CCONJ", 1 / 3, 1 / 3, 1 / 3),

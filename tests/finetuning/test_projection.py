@@ -25,6 +25,37 @@ def test_project_gives_spans_of_any_scheme_as_iob2():
     assert project([], [], ["B-PER", "I-PER", "O"], 2) == (["O", "O"], [Span(0, 2, "PER")])
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("S-PER", "B-PER"),
+        ("U-PER", "B-PER"),
+        ("PER-S", "B-PER"),
+        ("I-PER I-PER", "B-PER I-PER"),
+        ("I-PER B-PER O", "B-PER B-PER O"),
+        ("B-PER O U-LOC", "B-PER O B-LOC"),
+        ("B-PER I-PER L-PER", "B-PER I-PER I-PER"),
+        ("B-PER M-PER E-PER S-LOC", "B-PER I-PER I-PER B-LOC"),
+        ("B-PER I-PER E-PER O S-LOC", "B-PER I-PER I-PER O B-LOC"),
+        ("B I O", "B I O"),
+        ("S O E", "B O B"),
+        ("_ O", "O O"),
+    ],
+)
+def test_project_spans_of_a_sentence_with_few_labels(labels, expected):
+    labels, expected = labels.split(), expected.split()
+    links = [(word, word) for word in range(len(labels))]
+    assert project(links, [0.9] * len(links), labels, len(labels), are_spans=True) == (expected, [])
+    lost = project([], [], labels, 1, are_spans=True)[1]
+    assert [span.begin for span in lost] == [word for word, label in enumerate(expected) if label[0] == "B"]
+
+
+@pytest.mark.parametrize("labels", [["NOUN"], ["PER", "O"], ["B-PER", "PER"]])
+def test_project_refuses_tags_as_spans(labels):
+    with pytest.raises(ValueError, match=f"'{labels[-1] if labels[-1] != 'O' else 'PER'}'"):
+        project([], [], labels, 1, are_spans=True)
+
+
 # words 2 and 4 belong to source words 5 and 6: what is behind them is another run
 STRAY = {(0, 0): 0.8, (1, 1): 0.8, (5, 2): 0.9, (6, 4): 0.9, (0, 5): 0.9}
 ONE_STRAY = {link: probability for link, probability in STRAY.items() if link != (6, 4)}
@@ -105,7 +136,17 @@ def test_project_of_spans_of_characters(run, aligner, tmp_path):
             if span
         ],
     }
-    assert "of 1 A" in err and "of 1 B" in err
+    assert "of 1 A" in err and "of 1 B" in err and "1 of 2 spans" in err  # B ends inside of "Mann"
+
+
+def test_project_counts_no_span_of_whole_words_as_widened(run, tmp_path):
+    # 🐶 is one character, and two units of UTF-16
+    text = "🐶 Ein Mann, zwei."
+    for shift, is_widened in ((0, False), (1, True)):
+        path = tmp_path / f"{shift}.jsonl"
+        spans = [{"start": 2 + shift, "end": 10 + shift, "label": "A"}, {"start": 1, "end": 6, "label": "B"}]
+        path.write_text(json.dumps({"source": text, "target": text, "spans": spans}) + "\n")
+        assert (" of 2 spans" in run(path)[1]) == is_widened
 
 
 GOOD = {"source": "ein", "target": "a"}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Features, Sequence, Value
-from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.data.label_schemes import form_of, to_iob2
+from finetuning.data.label_schemes import form_of, iob2_names, to_iob2
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
 from finetuning.tasks import tagging
@@ -60,10 +60,74 @@ def test_to_iob2_of_any_sequence_has_the_spans_of_seqeval(marks):
 
 
 @pytest.mark.parametrize(
-    "tags", ["NOUN VERB", "N O S L U M E V", "B I", "PER LOC O", "_", "", "S----3MS2- I--------- N"]
+    "tags",
+    [
+        *("NOUN VERB", "N O S L U M E V", "PER LOC O", "_", "", "S----3MS2- I--------- N"),
+        *("B I O X", "I O N", "S O", "B W", "S M L", "E I", "B", "I"),
+    ],
 )
 def test_form_of_tags_also_such_as_look_like_marks(tags):
     assert form_of(tags.split()) is None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "B I I O B B B I",
+        "I I I O I B B I",  # IOB1
+        "B I E O S S B E",
+        "B I L O U U B L",
+        "B M E O W W B E",
+    ],
+)
+def test_to_iob2_same_spans_of_marks_without_a_type(labels):
+    labels = labels.split()
+    assert form_of(labels) == "B" and set(iob2_names(labels, "B")) == {"B", "I", "O"}
+    assert to_iob2(labels, "B") == [mark[0] for mark in SPANS]
+
+
+@pytest.mark.parametrize("marks", ["BIO", "BIESO", "BI", "IO", "BO"])
+def test_chunk_scores_of_marks_without_a_type_are_those_of_seqeval(marks):
+    draw = random.Random(0)
+    for _ in range(100):
+        lengths = [draw.randint(1, 9) for _ in range(4)]
+        gold, found = ([draw.choices(marks, k=length) for length in lengths] for _ in range(2))
+        scores = tagging.chunk_scores(gold, found, marks)
+        expected = precision_recall_fscore_support(gold, found, average="micro", zero_division=0)
+        assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(
+            [100 * score for score in expected[:3]]
+        )
+
+
+def test_read_of_marks_without_a_type_and_of_tags_of_one_letter(write):
+    marks = [["B", "M", "E"], ["S", "B"]]
+    data = read({"path": write("marks", rows(marks))}, {"path": write("other", rows([["B", "E"], ["S"]]))})
+    assert data.label_names == ["B", "I"] and data.warnings == []
+    assert names_of(data, data.train) == [["B", "I", "I"], ["B", "B"]]
+    tags = [["B", "I", "X"], ["O", "N"]]
+    data = read({"path": write("tags", rows(tags))}, {"path": write("few", rows([["B", "I"], ["O"]]))})
+    assert names_of(data, data.train) == tags and len(data.warnings) == 1
+    # a language may lack the labels that show it
+    gold, found = [["B", "I", "O"]], [["B", "O", "O"]]
+    assert tagging.chunk_scores(gold, found, data.label_names)["precision"] == 100
+    assert tagging.chunk_scores(gold, found)["precision"] == 0
+
+
+@pytest.mark.parametrize("missing", [-1, -100])
+def test_read_words_without_a_label_as_numbers(write, missing):
+    tags = [[0, missing, 1], [missing, missing]]
+    as_text = [[str(tag) for tag in row] for row in tags]
+    by_name = [["O", "_", "B-PER"], ["_", "_"]]
+    tables = [{"path": write("classes", rows(tags), CLASSES)}, {"path": write("names", rows(by_name))}]
+    for name, labels in (("numbers", tags), ("text", as_text)):
+        tables.append({"path": write(name, rows(labels)), "label_names": IOB2})
+    for table in tables:
+        data = read(table, table)
+        assert data.train["words"][:] == [["word0", "word1", "word2"]]
+        (first,) = data.train["tags"][:]
+        assert first[1] == IGNORED and [data.label_names[tag] for tag in first[::2]] == ["O", "B-PER"]
+    data = read({"path": write("plain", rows(tags))}, {"path": write("plain", rows(tags))})
+    assert data.label_names == ["0", "1"] and data.train["tags"][:] == [[0, IGNORED, 1]]
 
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

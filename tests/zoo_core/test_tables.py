@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 
 import datasets
@@ -169,6 +170,39 @@ def test_load_table_folder_and_mirror(hub_folder, streaming):
         assert rows(str(hub_folder), config="en")[0]["text"] == "fish"
 
 
+@streamed_or_not
+@pytest.mark.parametrize(
+    ("name", "other"), [("a[1]", "a1"), ("a*", "ab"), ("{a}?", "{a}b"), ("[!b]", "a"), ("a::b", "a"), ("a\\b", "a")]
+)
+def test_load_table_path_is_one_file_whatever_its_characters(tmp_path, name, other, streaming):
+    for folder, text in ((other, "wrong"), (name, "right")):
+        for stem in (name, other):
+            content = text if stem == name else "wrong"
+            path = tmp_path / folder / stem
+            write(Path(f"{path}.csv"), f"text\n{content}\n")
+            write(Path(f"{path}.tsv.gz"), gzip.compress(f"text\n{content}\n".encode()))
+            write(Path(f"{path}.jsonl"), jsonl({"text": content}))
+            with open(f"{path}.parquet", "wb") as stream:
+                datasets.Dataset.from_list([{"text": content}]).to_parquet(stream)
+    for ending in (".csv", ".tsv.gz", ".jsonl", ".parquet"):
+        assert rows(f"{tmp_path / name / name}{ending}", streaming=streaming) == [{"text": "right"}]
+
+
+@streamed_or_not
+@pytest.mark.parametrize(("name", "other"), [("[2024] a", "2 a"), ("b*", "bc"), ("c::d", "c")])
+def test_load_table_folder_of_any_name(hub_folder, name, other, streaming):
+    expected = rows(str(hub_folder), config="en")
+    fingerprint = table_fingerprint(Table(str(hub_folder), "en"), None, None)
+    shutil.copytree(hub_folder, hub_folder.parent / name)
+    shutil.copytree(hub_folder, hub_folder.parent / other)
+    write(hub_folder.parent / other / "en" / "train.jsonl", jsonl({"id": "0", "text": "wrong"}))
+    path = str(hub_folder.parent / name)
+    assert rows(path, config="en", streaming=streaming) == expected
+    assert table_fingerprint(Table(path, "en"), None, None) == fingerprint
+    write(hub_folder.parent / name / "en" / "train.jsonl", jsonl({"id": "0", "text": "fish"}))
+    assert rows(path, config="en", streaming=streaming)[0]["text"] == "fish"
+
+
 def test_resolve_hub_path_mirrored(hub_folder):
     root = str(hub_folder.parents[1])
     assert resolve_hub_path("owner/pets@v1", root) == str(hub_folder)
@@ -212,6 +246,29 @@ def test_require_column_and_get_column_of_dotted_paths(tmp_path):
     assert get_column(pairs[0], "translation.de") == "b" and get_column(pairs[:], "translation.de") == ["b"]
     assert get_column({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
     assert get_column({"a": None}, "a.b") is None and get_column({"a": [None, {"b": 0}]}, "a.b") == [None, 0]
+
+
+def test_require_column_refuses_numbers_that_lost_digits(tmp_path):
+    path = write(tmp_path / "a.jsonl", jsonl({"id": 1, "x": {"id": 2**63}}, {"id": 2**63 + 1, "x": {"id": None}}))
+    for column in ("id", "x.id"):
+        with pytest.raises(ValueError, match=rf"column {column}\b"):
+            require_column(load_table(Table(path)), column)
+    path = write(tmp_path / "b.jsonl", jsonl({"id": 2**63 - 1, "x": 0.5}, {"id": None, "x": None}))
+    table = load_table(Table(path))
+    assert require_column(table, "id").dtype == "int64" and require_column(table, "x").dtype == "float64"
+    assert table["id"][:] == [2**63 - 1, None]
+
+
+@pytest.mark.parametrize("wrapped", [{"data": [{"text": "a"}]}, {"version": "1", "rows": [{"text": "a"}] * 2}])
+def test_require_column_names_the_key_that_wraps_the_rows(tmp_path, wrapped):
+    key = list(wrapped)[-1]
+    table = load_table(Table(write(tmp_path / "a.json", json.dumps(wrapped))))
+    with pytest.raises(ValueError, match=rf"text\b.*\b{key} wraps"):
+        require_column(table, "text")
+    two_rows = load_table(Table(write(tmp_path / "b.jsonl", jsonl(wrapped, wrapped))))
+    with pytest.raises(ValueError) as error:
+        require_column(two_rows, "text")
+    assert "wraps" not in str(error.value)
 
 
 def test_table_fingerprint_follows_the_content(tmp_path, hub_folder):
