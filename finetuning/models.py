@@ -1,6 +1,7 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,9 @@ from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
     from finetuning.recipe import TaskRecipe
+
+
+FINE_TUNED = re.compile("For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 
 
 class Start(NamedTuple):
@@ -53,8 +57,15 @@ def describe_model(
 
 
 def fine_tuned_on(config: Any) -> list[str]:
-    """Returns the tasks that a model was fine-tuned on, as its configuration names them."""
-    return list(getattr(config, "fine_tuned_on", None) or [])
+    """Returns the tasks that a model was fine-tuned on, as its configuration names them.
+
+    Other projects' models do not name them: their head says that there was one.
+    """
+    named = getattr(config, "fine_tuned_on", None)
+    if named:
+        return list(named)
+    architectures = getattr(config, "architectures", None) or []
+    return [f"an unknown task ({name})" for name in architectures if FINE_TUNED.search(name)]
 
 
 def describe_start(recipe: "TaskRecipe") -> Start:
