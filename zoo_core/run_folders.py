@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from zoo_core.processes import from_all, launched_rank
 
 LOCK = ".zoo-run.lock"  # a name that no other program has
+FAILURE = "failure.txt"  # the traceback of a run that failed among others
 DAMAGED = "damaged (missing, empty or cut off)"
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
