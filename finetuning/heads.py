@@ -91,8 +91,8 @@ def label_names(config: Any) -> list[str]:
 
 
 def listed(names: list[str]) -> str:
-    """The first of the names."""
-    shown = names[:MOST_NAMES]
-    if len(names) > len(shown):
-        shown = [*shown, "..."]
-    return ", ".join(shown)
+    """Returns the first of the names as text."""
+    text = ", ".join(names[:MOST_NAMES])
+    if len(names) > MOST_NAMES:
+        text += ", ..."
+    return text

@@ -212,21 +212,23 @@ class LanguageTask(Task[R]):
         self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
     ) -> Record:
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
-        recipe, (module, version) = self.recipe, self.metric
-        trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
+        recipe = self.recipe
         fresh = model.fresh_parameters
+        trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
         size = f"{data.protocol['training_rows']} training rows, {fresh['count']:,} new parameters"
         if fresh["head"]:
             size += f"; head: {fresh['head']}"
         train_seed(trainer, recipe, size)
         outcomes = trainer.outcomes() if evaluate else {}
+        scores = {language: outcome.scores for language, outcome in outcomes.items()}
+        predictions = {language: outcome.records for language, outcome in outcomes.items()}
+        module, version = self.metric
         record = {
             "metric": {"name": recipe.main_score, "module": module, "version": version},
-            "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
+            "scores": scores_of(scores),
             "selected_step": trainer.state.best_global_step or trainer.state.global_step,
-            "fresh_parameters": model.fresh_parameters,
+            "fresh_parameters": fresh,
         }
-        predictions = {language: found.records for language, found in outcomes.items()}
         return finish_training(trainer, recipe, folder, record, predictions)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
