@@ -1,6 +1,9 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
+import hashlib
+import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +15,9 @@ from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
     from finetuning.recipe import TaskRecipe
+
+
+FINE_TUNED = re.compile("For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 
 
 class Start(NamedTuple):
@@ -52,26 +58,43 @@ def describe_model(
     return Start(path, config, loaded, identity)
 
 
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Returns `sha256:...` over what decides the ids of a text; a copy in another folder has the same."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        content = json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
+    else:
+        content = backend.to_str()
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+
+
 def fine_tuned_on(config: Any) -> list[str]:
-    """Returns the tasks that a model was fine-tuned on, as its configuration names them."""
-    return list(getattr(config, "fine_tuned_on", None) or [])
+    """Returns the tasks that a model was fine-tuned on, as its configuration names them.
+
+    Other projects' models do not name them: their head says that there was one.
+    """
+    named = getattr(config, "fine_tuned_on", None)
+    if named:
+        return list(named)
+    architectures = getattr(config, "architectures", None) or []
+    return [f"an unknown task ({name})" for name in architectures if FINE_TUNED.search(name)]
 
 
 def describe_start(recipe: "TaskRecipe") -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
-    The identity is that of `model`, and `init_from` in it names the fine-tuned model. Raises ValueError as
-    `describe_model` and `best_seed`.
+    The identity is that of `model`, with the fingerprint of the tokenizer, and `init_from` in it names the fine-tuned
+    model. Raises ValueError as `describe_model` and `best_seed`.
     """
     options = recipe.hub_root, recipe.max_length, recipe.trust_remote_code
-    described = describe_model(recipe.model, recipe.tokenizer, *options)
-    if recipe.init_from is None:
-        return described
-    identity = described.identity
-    folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
-    tuned = describe_model(str(folder), recipe.tokenizer, *options)
-    init_from = {**facts, "fingerprint": folder_fingerprint(folder)}
-    return tuned._replace(identity={**identity, "init_from": init_from})
+    start = describe_model(recipe.model, recipe.tokenizer, *options)
+    identity = start.identity
+    if recipe.init_from is not None:
+        folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
+        start = describe_model(str(folder), recipe.tokenizer, *options)
+        identity["init_from"] = {**facts, "fingerprint": folder_fingerprint(folder)}
+    identity["tokenizer_fingerprint"] = tokenizer_fingerprint(start.tokenizer)
+    return start._replace(identity=identity)
 
 
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:

@@ -39,8 +39,11 @@ def summary(scores: Iterable[float]) -> Summary:
 
 
 def with_deviation(entry: Summary) -> str:
-    """`76.2 ± 0.3`, or `76.2` for a single seed."""
-    return f"{entry['mean']:.1f}" + (f" ± {entry['sd']:.1f}" if entry["sd"] is not None else "")
+    """`76.2 ± 0.3`, or `76.2` for a single seed; `0.0` also for a gap just below it."""
+    text = f"{entry['mean']:z.1f}"
+    if entry["sd"] is not None:
+        text += f" ± {entry['sd']:.1f}"
+    return text
 
 
 class Results(dict):
@@ -166,20 +169,36 @@ class Results(dict):
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
     def at_chance(self) -> list[str]:
-        """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
-
-        Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
-        """
+        """Warns of seeds that score no better than guessing, or 0: a mean would hide them."""
         warnings = []
-        for place, seed in enumerate(self["seeds"]):
-            guessed = []
+        for number, seed in enumerate(self["seeds"]):
+            languages: dict[str, list[str]] = {"at chance": [], "worse than chance": []}
             for name, entry in self.languages.items():
-                score, chance = entry["scores"][place], self.chance(name) or 0.0
-                error = math.sqrt(chance * (100 - chance) / self["protocol"]["evaluated_rows"][name])
-                if score <= chance + 2 * error if self.is_higher_better else score >= chance:
-                    guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
-            warnings += [f"seed {seed}: {self.metric} is at chance in {', '.join(guessed)}"] if guessed else []
+                score = entry["scores"][number]
+                if level := self._level(name, score):
+                    languages[level].append(f"{name} {score:.1f} (guessing: {self.chance(name) or 0.0:.1f})")
+            for level, lines in languages.items():
+                if lines:
+                    warnings.append(f"seed {seed}: {self.metric} is {level} in {', '.join(lines)}")
         return warnings
+
+    def _level(self, language: str, score: float) -> str | None:
+        """`at chance`, `worse than chance`, or None for a better score.
+
+        Chance explains scores within two standard errors of a share of the evaluated rows. What is worse has another
+        reason, such as labels that are mixed up. An error rate is better wherever it is lower.
+        """
+        chance = self.chance(language) or 0.0
+        error = math.sqrt(chance * (100 - chance) / self["protocol"]["evaluated_rows"][language])
+        if self.is_higher_better:
+            gain = score - chance
+            is_better = gain > 2 * error
+        else:
+            gain = chance - score
+            is_better = gain > 0
+        if is_better:
+            return None
+        return "worse than chance" if gain < -2 * error else "at chance"
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
         """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""

@@ -12,12 +12,17 @@ from accelerate import PartialState
 from finetuning.recipe import TaskRecipe
 from zoo_core.provenance import read_json, run_facts, write_json, write_rows
 from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
-from zoo_core.run_folders import not_own
+from zoo_core.run_folders import FAILURE, not_own
 
-# seeds may be added to a finished run; the others change no score
-MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses"}
-# what a start that is killed leaves half written, and the sweep that chose the run's values (`runs.py`)
-BEFORE_START = r"\.(run\.json|recipe\.yaml)\.\d+\.tmp|sweep"
+# Fields that change no score; seeds may be added to a finished run. What a path names is compared by its fingerprint.
+MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses", "save_models"}
+MAY_CHANGE |= {"model", "tokenizer", "init_from", "hub_root", "trust_remote_code"}
+# what a start that is killed leaves half written, the sweep that chose the run's values, and the traceback of a failed
+# start (`runs.py`)
+BEFORE_START = rf"\.(run\.json|recipe\.yaml)\.\d+\.tmp|sweep|{re.escape(FAILURE)}"
+
+# fields of tables in lines of `recipe_differences`: where a table is, and what a page says of it
+UNCOMPARED = r"\S*\.(path|differs): "
 
 Predictions = dict[str, Iterable[dict[str, Any]]]  # by language or pair: the rows of its file
 
@@ -30,7 +35,10 @@ class RunFolder:
         self.path, self.recipe, self.model = Path(recipe.output_dir), recipe, model
         self.facts: dict[str, Any] | None = None
         was_killed = not (self.path / "recipe.yaml").exists() and "sessions" in read_json(self.path / "run.json", {})
-        held = not_own(self.path, BEFORE_START + r"|run\.json" * was_killed)
+        allowed = BEFORE_START
+        if was_killed:
+            allowed += r"|run\.json"
+        held = not_own(self.path, allowed)
         if not held:
             if resume and PartialState().is_main_process:
                 print(f"nothing to resume in {self.path}: a new run starts.", file=sys.stderr)
@@ -39,13 +47,13 @@ class RunFolder:
             raise not_empty(self.path, held)
         if not (self.path / "recipe.yaml").is_file() or not (self.path / "run.json").is_file():
             raise ValueError(f"{self.path} holds no run (no recipe.yaml and run.json). Name another folder.")
-        recipes = [asdict(load_recipe(type(recipe), self.path / "recipe.yaml", [])), asdict(recipe)]
-        self._check_same("recipe", *({k: v for k, v in of.items() if k not in MAY_CHANGE} for of in recipes))
+        before = load_recipe(type(recipe), self.path / "recipe.yaml", [])
+        self._check_same("recipe", lasting_fields(before), lasting_fields(recipe))
         self.facts = read_json(self.path / "run.json", needs=("sessions", "model", "data"))
-        self._check_same("model", self.facts["model"], model)
+        self._check_same("model", fingerprints(self.facts["model"]), fingerprints(model))
 
     def _check_same(self, what: str, before: dict[str, Any], now: dict[str, Any]) -> None:
-        changed = [line for line in recipe_differences(before, now) if not line.partition(":")[0].endswith(".differs")]
+        changed = [line for line in recipe_differences(before, now) if not re.match(UNCOMPARED, line)]
         if changed:
             raise ValueError(
                 f"{self.path} was started with another {what}: {'; '.join(changed)}. Use that one, or name another "
@@ -69,9 +77,32 @@ class RunFolder:
         state.wait_for_everyone()
 
     def finished(self, seed: int) -> dict[str, Any] | None:
-        """Returns the scores of a finished seed, or None."""
-        advice = "Restore the file, or remove it to run the seed again."
-        return read_json(self.path / f"seed-{seed}" / "scores.json", None, advice=advice)
+        """Returns the scores of a finished seed, or None; a line says where a model that is asked for is missing."""
+        folder = self.path / f"seed-{seed}"
+        record = read_json(folder / "scores.json", None, advice="Restore the file, or remove it to run the seed again.")
+        if record and seed in self.without_model() and PartialState().is_main_process:
+            print(
+                f"{folder} is finished, and its model was not kept. Remove it to train the seed again.", file=sys.stderr
+            )
+        return record
+
+    def without_model(self) -> list[int]:
+        """Returns the seeds whose model is asked for and is not there."""
+        if not getattr(self.recipe, "save_models", False):
+            return []
+        return [seed for seed in self.recipe.seeds if not (self.path / f"seed-{seed}" / "model").is_dir()]
+
+
+def lasting_fields(recipe: TaskRecipe) -> dict[str, Any]:
+    """The fields of a recipe that a resumed run must share."""
+    return {name: value for name, value in asdict(recipe).items() if name not in MAY_CHANGE}
+
+
+def fingerprints(model: dict[str, Any]) -> dict[str, Any]:
+    """What decides the numbers of a run in the identity of its model, wherever the model is."""
+    names = ("fingerprint", "tokenizer_fingerprint")
+    prints = {name: model.get(name) for name in names}
+    return prints | {"init_from": model.get("init_from", {}).get("fingerprint")}
 
 
 def not_empty(path: Path, held: list[str]) -> ValueError:

@@ -12,15 +12,17 @@ has the steps.
 The command writes runs.md, runs.csv (a row for each score) and runs.png into --output, and each run into its own folder
 there. To resume, use the same command: finished runs are not run again, and an interrupted one is resumed from its last
 checkpoint. If a run fails, the others are run. Several processes work on each run together, as in `accelerate launch
---multi_gpu -m finetuning.runs ...`.
+--multi_gpu -m finetuning.runs ...`; they end together after an error that is not the user's.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,10 @@ from finetuning.results import GAP, OTHERS, Results, load_results, read_results,
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
-from zoo_core.processes import start_processes, stop_signals
+from zoo_core.processes import received, start_processes, stop_signals
 from zoo_core.provenance import read_json
 from zoo_core.recipes import change_recipe, load_recipe
-from zoo_core.run_folders import not_own, run_lock
+from zoo_core.run_folders import FAILURE, not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
 # Fields of the training and of the input's length. Others would change the rows of a point, or what scores measure.
@@ -50,28 +52,57 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str]) -> dict[str, str
     Every process returns when all have.
     """
     from accelerate import PartialState
+    from accelerate.utils import release_memory
 
     from finetuning import training
 
     failed: dict[str, str] = {}
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         folder = Path(recipe.output_dir)
-        try:
+        with noted_failure(name, folder, failed):
             is_done = is_finished(recipe)
             if PartialState().is_main_process:
-                print(f"[{number}/{len(recipes)}] {name}{', finished before' * is_done}: {folder}")
+                done = ", finished before" if is_done else ""
+                print(f"[{number}/{len(recipes)}] {name}{done}: {folder}")
             if not is_done:
                 with run_lock(folder):
                     training.run(task_of(recipe), (folder / "run.json").is_file(), command)
-        except ValueError as error:
-            failed[name] = str(error)
-            print(f"{name} failed: {error}", file=sys.stderr)
+        release_memory()  # of a failed run: here, no traceback holds its model any more
     PartialState().wait_for_everyone()
     return failed
 
 
+@contextlib.contextmanager
+def noted_failure(name: str, folder: Path, failed: dict[str, str]) -> Iterator[None]:
+    """Makes any error of a run one line, and its entry in `failed`, so that other runs follow. Signals stop all.
+
+    Errors of users are ValueErrors, in all processes, and errors of the system. The traceback of any other error is
+    written to failure.txt in the run's folder. Of several processes, only one may have an error that is no ValueError,
+    while the others wait for it in the middle of a step: it ends them all.
+    """
+    from accelerate import PartialState
+
+    try:
+        (folder / FAILURE).unlink(missing_ok=True)
+        yield
+        return
+    except Exception as error:
+        is_of_all = PartialState().num_processes == 1 or isinstance(error, ValueError)
+        if received() or not is_of_all:
+            raise
+        reason = str(error)
+        if not isinstance(error, (ValueError, OSError)):
+            reason = traceback.format_exception_only(error)[0].partition("\n")[0]
+            reason += f" (traceback in {folder / FAILURE})"
+            with contextlib.suppress(OSError):  # a full disk
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / FAILURE).write_text(traceback.format_exc(), encoding="utf-8")
+    failed[name] = reason
+    print(f"{name} failed: {reason}", file=sys.stderr)
+
+
 def is_finished(recipe: TaskRecipe) -> bool:
-    """Whether the folder of a recipe has results of all its seeds.
+    """Whether the folder of a recipe has results of all its seeds, and the models that it asks for.
 
     Raises ValueError for a model that cannot be read, and if the run in the folder has another recipe or other weights.
     """
@@ -82,8 +113,8 @@ def is_finished(recipe: TaskRecipe) -> bool:
     start, results = task_of(recipe).begin(), Path(recipe.output_dir) / "results.json"
     if not results.is_file():
         return False
-    RunFolder(recipe, start.identity, resume=True)
-    return load_results(results)["seeds"] == recipe.seeds
+    folder = RunFolder(recipe, start.identity, resume=True)
+    return load_results(results)["seeds"] == recipe.seeds and not folder.without_model()
 
 
 def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
@@ -94,28 +125,39 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     results say what it was chosen from.
 
     Raises ValueError for a recipe that cannot be swept, for a folder that is not empty without `resume` or holds
-    another run, and if every point diverges.
+    another run, if every point diverges, and, after all points, if one has failed: the best may be missing.
     """
     from accelerate import PartialState
+    from accelerate.utils import release_memory
 
     from finetuning import training
     from finetuning.run_folder import not_empty
 
-    folder, scores = Path(recipe.output_dir), {}
+    folder = Path(recipe.output_dir)
     points = {name: change_recipe(recipe, overrides) for name, overrides in points_of(recipe).items()}
     for point in points.values():
         task_of(point).begin()
     if not resume and (held := not_own(folder, "")):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
+    scores: dict[str, float] = {}
+    failed: dict[str, str] = {}
     for name, point in points.items():
-        place = {"output_dir": str(folder / "sweep" / name), "save_models": False}
-        own = replace(point, **place, seeds=recipe.seeds[:1], sweep={})
-        try:
-            is_begun = (Path(own.output_dir) / "run.json").is_file()
-            scores[name] = training.run(task_of(own), is_begun, command, evaluate=False)[0]["selection_score"]
-        except training.Diverged as error:
-            print(f"{name}: {error}", file=sys.stderr)
+        place = folder / "sweep" / name
+        point = replace(point, output_dir=str(place), save_models=False, seeds=recipe.seeds[:1], sweep={})
+        with noted_failure(name, place, failed):
+            is_begun = (place / "run.json").is_file()
+            try:
+                records = training.run(task_of(point), is_begun, command, evaluate=False)
+                scores[name] = records[0]["selection_score"]
+            except training.Diverged as error:
+                print(f"{name}: {error}", file=sys.stderr)
+        release_memory()
+    if failed:
+        raise ValueError(
+            f"{', '.join(failed)} failed, see above. Add --resume to run only these again, or leave their values out "
+            "of `sweep`."
+        )
     finite = pandas.Series(scores, dtype=float).dropna()
     if finite.empty:
         raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")

@@ -6,15 +6,18 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import gather, release_memory
+from safetensors.torch import load_model
 from transformers import Trainer, TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from finetuning.models import fine_tuned_on
 from finetuning.page import print_data, write_results
@@ -24,12 +27,13 @@ from finetuning.run_folder import Predictions, RunFolder, finish_seed
 from zoo_core.processes import Stopped, held_signals, received
 from zoo_core.provenance import PROJECT, forget_machine
 from zoo_core.recording import check_recording
-from zoo_core.run_folders import remove_own
+from zoo_core.run_folders import DAMAGED, damaged_file, newest_whole, remove_own
 
 if TYPE_CHECKING:
     from finetuning.tasks.base import Record, Task
 
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
+NEEDED = (SAFE_WEIGHTS_NAME, OPTIMIZER_NAME, SCHEDULER_NAME)  # it would resume without the last two, in silence
 
 
 def run(
@@ -179,10 +183,10 @@ class Diverged(ValueError):
 
 
 def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
-    """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
+    """Trains a seed from its last whole checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, and `Diverged` for
-    weights that are not numbers.
+    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, `Diverged` for weights
+    that are not numbers, ValueError for damaged checkpoints, and OSError where a checkpoint cannot be written.
     """
     model, seed = trainer.accelerator.unwrap_model(trainer.model), trainer.args.seed
     trainer.add_callback(SeedCallback())
@@ -190,24 +194,85 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    complete = complete_checkpoints(folder := Path(trainer.args.output_dir))
-    if PartialState().is_main_process:  # one that a kill left half written would take the place of one to keep
-        remove_own(folder, CHECKPOINT, complete.values())
-    resumed = str(complete[max(complete)]) if complete else None
-    PartialState().print(f"seed {seed}: {size}" + (f", resumed from {resumed}" if resumed else ""))
-    state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
-    if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
+    folder = Path(trainer.args.output_dir)
+    checkpoint = checkpoint_to_resume(folder, recipe)
+    resumed = f", resumed from {checkpoint}" if checkpoint else ""
+    PartialState().print(f"seed {seed}: {size}{resumed}")
+    state = TrainerState()
+    if checkpoint:
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    if checkpoint and state.global_step >= state.max_steps:  # the Trainer would train one more step
         trainer.state = state
-        best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
-        trainer._load_from_checkpoint(best or resumed)
+        selected = checkpoint
+        if trainer.args.load_best_model_at_end and state.best_global_step:
+            selected = checkpoint_of(folder, state.best_global_step)  # the state has a path, from before it was moved
+        load_model(model, selected / SAFE_WEIGHTS_NAME)
     else:
-        with held_signals():
-            trainer.train(resume_from_checkpoint=resumed)
+        with held_signals(), no_half_checkpoint(trainer):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        best = trainer.state.best_global_step
+        if trainer.args.load_best_model_at_end and best and not checkpoint_of(folder, best).is_dir():
+            raise ValueError(
+                f"{checkpoint_of(folder, best)}, the best checkpoint of seed {seed}, is gone: its weights cannot be "
+                f"read. Restore it, or remove {folder} to train from the start."
+            )
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         raise Diverged(
             f"seed {seed}: the fine-tuned weights are not finite, training has diverged. Lower training.learning_rate "
             "or raise training.warmup_steps, and name another output_dir."
         )
+
+
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """Returns the Trainer's checkpoint of a step."""
+    return folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
+def checkpoint_to_resume(folder: Path, recipe: TrainedRecipe) -> Path | None:
+    """Returns the newest whole checkpoint of a seed, and removes those that a kill or a power failure left useless.
+
+    Raises ValueError if all are damaged, and if one is from which weights are still to be read at the end.
+    """
+    saved = complete_checkpoints(folder)
+    newest = newest_whole(list(saved.values()), NEEDED)
+    whole = [checkpoint for checkpoint in saved.values() if not damaged_file(checkpoint, NEEDED)]
+    if newest:
+        state = TrainerState.load_from_json(str(newest / TRAINER_STATE_NAME))
+        for step, checkpoint in saved.items():
+            is_read = step == state.best_global_step or recipe.selection == "average"
+            if is_read and step < state.global_step and checkpoint not in whole:
+                raise ValueError(
+                    f"{damaged_file(checkpoint, NEEDED)} is {DAMAGED}, and {recipe.selection!r} needs its weights. "
+                    f"Restore it, or remove {folder} to train from the start."
+                )
+    PartialState().wait_for_everyone()  # every process has looked at the checkpoints
+    if PartialState().is_main_process:  # one that is half written would take the place of one to keep
+        remove_own(folder, CHECKPOINT, whole)
+    return newest
+
+
+@contextlib.contextmanager
+def no_half_checkpoint(trainer: Trainer) -> Iterator[None]:
+    """Removes the checkpoint that is half written when an error ends the training, and raises OSError in its place.
+
+    safetensors and torch.save have errors of their own for a full disk. The Trainer writes trainer_state.json last.
+    """
+    try:
+        yield
+    except Exception as error:
+        folder, step = Path(trainer.args.output_dir), trainer.state.global_step
+        checkpoint = checkpoint_of(folder, step)
+        if not checkpoint.is_dir() or step in complete_checkpoints(folder):
+            raise
+        raise not_written(checkpoint, error) from error
+
+
+def not_written(folder: Path, error: Exception) -> OSError:
+    """Removes what was written of a folder before an error; returns the error for users."""
+    if PartialState().is_main_process:
+        shutil.rmtree(folder, ignore_errors=True)
+    reason = str(error).strip().partition("\n")[0]
+    return OSError(f"{folder} could not be written ({reason}). Free some space on the disk, then resume the run.")
 
 
 def finish_training(
@@ -226,7 +291,10 @@ def finish_training(
         "history": finite(trainer.state.log_history),
     }
     if recipe.save_models:
-        trainer.save_model(str(folder / "model"))
+        try:
+            trainer.save_model(str(folder / "model"))
+        except Exception as error:
+            raise not_written(folder / "model", error) from error
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
         if recipe.save_models:

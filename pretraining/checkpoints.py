@@ -23,24 +23,26 @@ from pretraining.recipe import Recipe
 from pretraining.start.teacher import TeacherModel
 from zoo_core.provenance import forget_machine, read_json, write_json
 from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
-from zoo_core.run_folders import STEP, not_own, remove_own
+from zoo_core.run_folders import STEP, newest_whole, not_own, remove_own
 
 # Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
 # still start in the folder.
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
-# Fields that may differ on resume: they change the output of a run, and the training at most by rounding.
+NEEDED = ("progress.json", "optimizer.bin", "model/config.json", "model/model.safetensors")  # files of a checkpoint
+# Fields that may differ on resume: they change the output of a run, and the training at most by rounding. Texts that
+# another hub_root holds have fingerprints (`check_same_data`).
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
-FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
+FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses", "hub_root", "trust_remote_code")
 FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "model.attention", "model.skip_padding")
 
 
 def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
-    """Checks that a run can start or resume in its folder, and returns the newest checkpoint to resume from, if any.
+    """Checks that a run can start or resume in its folder, and returns the newest whole checkpoint, if any.
 
     Raises `ValueError` for a folder that is not empty without `resume`, for `resume` with another recipe (naming the
-    fields), and for a run that is already finished.
+    fields), for a run that is already finished, and if there are checkpoints of which none is whole.
     """
     folder = Path(recipe.output_dir)
     held = not_own(folder, BEGUN)
@@ -59,7 +61,7 @@ def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
         raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
-    return newest_checkpoint(folder)
+    return newest_whole(checkpoints_of(folder), NEEDED)
 
 
 def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:
@@ -84,10 +86,17 @@ def check_same_data(folder: Path, now: dict) -> None:
         )
 
 
-def start_run_folder(recipe: Recipe, is_main: bool = True) -> None:
-    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe."""
+def start_run_folder(recipe: Recipe, is_main: bool = True, checkpoint: Path | None = None) -> None:
+    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe.
+
+    Damaged checkpoints, those after the `checkpoint` that `open_run_folder` returned, are removed, too.
+    """
     folder = Path(recipe.output_dir)
     if is_main:
+        saved = checkpoints_of(folder)
+        damaged = saved[saved.index(checkpoint) + 1 :] if checkpoint else []
+        for path in damaged:
+            _remove(path)
         remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
         remove_own(folder, HALF_WRITTEN)
         save_recipe(recipe, folder / "recipe.yaml")

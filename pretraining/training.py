@@ -80,7 +80,7 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         model = start.build_model(config, matching, checkpoint)
         for phase in recipe.phases:
             phase.check_trainable([name for name, _ in model.named_parameters()])
-        start_run_folder(recipe, accelerator.is_main_process)
+        start_run_folder(recipe, accelerator.is_main_process, checkpoint)
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 

@@ -1,8 +1,11 @@
 """Folders that runs write into: a folder belongs to one run at a time, and only files of runs are removed from it."""
 
 import contextlib
+import json
 import re
 import shutil
+import sys
+import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from filelock import FileLock, Timeout
 from zoo_core.processes import from_all, launched_rank
 
 LOCK = ".zoo-run.lock"  # a name that no other program has
+FAILURE = "failure.txt"  # the traceback of a run that failed among others
+DAMAGED = "damaged (missing, empty or cut off)"
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
 
@@ -58,3 +63,55 @@ def remove_own(folder: Path, own: str, kept: Collection[Path] = ()) -> None:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or missing
         folder.rmdir()
+
+
+def newest_whole(checkpoints: list[Path], needs: Collection[str]) -> Path | None:
+    """Returns the newest of some checkpoints (oldest first) that is whole; a line names what it passes over.
+
+    None if there are no checkpoints. Raises ValueError if none of them is whole. `needs` are names of files.
+    """
+    damaged = None
+    for checkpoint in reversed(checkpoints):
+        file = damaged_file(checkpoint, needs)
+        if file is None:
+            if damaged and launched_rank() == 0:
+                print(f"{damaged} is {DAMAGED}: the run resumes from {checkpoint}.", file=sys.stderr)
+            return checkpoint
+        damaged = damaged or file
+    if damaged:
+        folder = checkpoints[-1].parent
+        advice = f"Restore it, or remove {folder} to train from the start."
+        raise ValueError(f"{damaged} is {DAMAGED}, and no other checkpoint is whole. {advice}")
+    return None
+
+
+def damaged_file(checkpoint: Path, needs: Collection[str]) -> Path | None:
+    """Returns a file of a checkpoint that a power failure or a copy has left empty or cut off, or that is missing.
+
+    `needs` are names of files that must be there. None if all files are whole.
+    """
+    for name in needs:
+        if not (checkpoint / name).is_file():
+            return checkpoint / name
+    for file in sorted(checkpoint.rglob("*")):
+        if file.is_file() and not is_whole(file):
+            return file
+    return None
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a file has its end: that of JSON, of what torch.save writes (a zip archive, whose directory is at its
+    end), and of safetensors (the header has the size); other files, but Python's, must have content."""
+    from safetensors import SafetensorError, safe_open
+
+    if file.suffix in (".pt", ".pth", ".bin", ".pkl"):
+        return zipfile.is_zipfile(file)
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, "np"):
+                return True
+        if file.suffix == ".json":
+            json.loads(file.read_bytes())
+    except (SafetensorError, ValueError):
+        return False
+    return file.stat().st_size > 0 or file.suffix == ".py"

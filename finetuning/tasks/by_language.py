@@ -15,12 +15,14 @@ from transformers import TrainingArguments, set_seed
 
 from finetuning.data.rows import Rows
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
+from finetuning.heads import fit_head, label_names
 from finetuning.models import Start, fine_tuned_on
 from finetuning.recipe import Recipe
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import finish_training, train_seed, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
+from modeling.layer_states import check_finite
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
 
@@ -144,8 +146,9 @@ class LanguageTask(Task[R]):
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         """Loads the encoder of a folder, with a head that is initialized from the seed.
 
-        A head of the same kind and size is kept. `fresh_parameters` of the model describes what is not read from the
-        folder: `count` numbers, and the `names` of their parameters.
+        A head of the same kind and labels is kept (`fit_head`). `fresh_parameters` of the model describes what is not
+        read from the folder: `count` numbers, the `names` of their parameters, and what was done to a head that is in
+        the folder (`head`). Raises ValueError for weights of the folder that are not finite.
         """
         recipe = self.recipe
         set_seed(seed)
@@ -164,8 +167,12 @@ class LanguageTask(Task[R]):
                 **options,
             )
         fresh = fresh_weights(model, info, path)
+        check_finite(model, path)
+        head = fit_head(model, info, label_names(config), data.label_names, seed)
+        names = sorted({*fresh, *head.drawn})
         sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-        model.fresh_parameters = {"count": sum(sizes.get(name, 0) for name in fresh), "names": fresh}
+        count = sum(sizes.get(name, 0) for name in names)
+        model.fresh_parameters = {"count": count, "names": names, "head": head.note}
         return without_padding(model)
 
     def arguments(self, seed: int, folder: Path) -> TrainingArguments:
@@ -205,18 +212,23 @@ class LanguageTask(Task[R]):
         self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
     ) -> Record:
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
-        recipe, (module, version) = self.recipe, self.metric
+        recipe = self.recipe
+        fresh = model.fresh_parameters
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        size = f"{data.protocol['training_rows']} training rows, {model.fresh_parameters['count']:,} new parameters"
+        size = f"{data.protocol['training_rows']} training rows, {fresh['count']:,} new parameters"
+        if fresh["head"]:
+            size += f"; head: {fresh['head']}"
         train_seed(trainer, recipe, size)
         outcomes = trainer.outcomes() if evaluate else {}
+        scores = {language: outcome.scores for language, outcome in outcomes.items()}
+        predictions = {language: outcome.records for language, outcome in outcomes.items()}
+        module, version = self.metric
         record = {
             "metric": {"name": recipe.main_score, "module": module, "version": version},
-            "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
+            "scores": scores_of(scores),
             "selected_step": trainer.state.best_global_step or trainer.state.global_step,
-            "fresh_parameters": model.fresh_parameters,
+            "fresh_parameters": fresh,
         }
-        predictions = {language: found.records for language, found in outcomes.items()}
         return finish_training(trainer, recipe, folder, record, predictions)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     from accelerate import PartialState
     from transformers import AutoModelForTokenClassification
 
-    from finetuning.models import describe_model, fine_tuned_on
+    from finetuning.models import describe_model
     from modeling.checkpoints import load_whole
 
     name, trusted = options.model, options.trust_remote_code
@@ -94,7 +94,8 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     if getattr(config, "plug_in", False):
         raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
     model = load_whole(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
-    origin = f"fine-tuned on {', then '.join(tasks)}" if (tasks := fine_tuned_on(config)) else name
+    tasks = getattr(config, "fine_tuned_on", None)  # other projects' models have none
+    origin = f"fine-tuned on {', then '.join(tasks)}" if tasks else name
     tokenizer.padding_side = "right"
     return model.to(PartialState().device), tokenizer, f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 

@@ -78,7 +78,7 @@ def read_alike(recipe):
     return data
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Raised in place of a signal that ends the process."""
 
 

@@ -7,7 +7,7 @@ import pytest
 from finetuning.data.task_tables import table_warnings
 from finetuning.page import score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
-from finetuning.results import load_results
+from finetuning.results import load_results, with_deviation
 from finetuning.tasks.base import scores_of
 from finetuning.tasks.registry import task_of
 from tests.finetuning.test_compare import made_up
@@ -51,6 +51,37 @@ def test_results_chance_warnings_name_the_seed():
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80] and of_data == ["a warning of the data"]
     commonest = task_results(4927, 57.0, dict(en=57.1))
     assert commonest.is_higher_better and any("en 57.1 (guessing: 57.0)" in line for line in commonest.at_chance())
+
+
+@pytest.mark.parametrize(
+    ("is_higher_better", "chance", "score", "what"),
+    [
+        (True, 40.0, 50.0, None),  # a standard error of 1.55 over 1,000 rows
+        (True, 40.0, 43.0, "at chance"),
+        (True, 40.0, 37.0, "at chance"),
+        (True, 40.0, 36.8, "worse than chance"),
+        (True, 40.0, 0.0, "worse than chance"),
+        (True, None, 0.0, "at chance"),
+        (True, None, 0.1, None),
+        (False, 40.0, 39.9, None),
+        (False, 40.0, 40.0, "at chance"),
+        (False, 40.0, 60.0, "worse than chance"),
+    ],
+)
+def test_results_say_at_chance_only_of_scores_that_chance_explains(is_higher_better, chance, score, what):
+    found = task_results(1000, chance or 0.0, dict(en=score))
+    found["protocol"]["metric"]["greater_is_better"] = is_higher_better
+    if chance is None:
+        del found["protocol"]["chance"]
+    warnings = found.at_chance()
+    assert len(warnings) == (what is not None)
+    assert all(f"is {what} in en {score:.1f}" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(("mean", "text"), [(-0.04, "0.0"), (-1e-14, "0.0"), (0.04, "0.0"), (-0.06, "-0.1")])
+def test_with_deviation_has_no_negative_zero(mean, text):
+    assert with_deviation({"mean": mean, "sd": None}) == text
+    assert with_deviation({"mean": mean, "sd": 0.25}) == f"{text} ± 0.2"
 
 
 def test_table_warnings_of_a_part_of_the_data():

@@ -3,17 +3,23 @@
 import csv
 import math
 import shutil
+import signal
+import weakref
 
 import pytest
+import torch
 
+import finetuning.runs
 import finetuning.training
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main as finetune
-from finetuning.runs import main
+from finetuning.runs import main, run_all
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import Diverged
-from tests.finetuning.tasks import Killed, record_of
+from tests.finetuning.tasks import Killed, record_of, run_in
+from zoo_core.processes import Stopped
+from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, save_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
@@ -150,3 +156,147 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
     finetune([*topics, GRID, "--sweep"])
     best = scores[(1e-3, 1e-2).index(taken)]
     assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]
+
+
+ERRORS = [
+    RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore"),
+    OSError(28, "No space left on device"),
+    MemoryError(),
+    KeyError("x"),
+    ValueError("refused"),
+]
+
+
+@pytest.fixture
+def fails_in(monkeypatch):
+    """fails_in(name, error) -> the names of the runs that have begun; the run of this name raises the error."""
+
+    def patch(failing, error):
+        ran = []
+
+        def run(task, resume, command, evaluate=True, sweep=None):
+            name = task.recipe.output_dir.rpartition("/")[2]
+            ran.append(name)
+            if name == failing:
+                raise error
+            return [{"selection_score": 50.0}]
+
+        monkeypatch.setattr(finetuning.training, "run", run)
+        return ran
+
+    return patch
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_in, capsys):
+    names = ["one", "two", "three"]
+    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in names}
+    ran = fails_in("two", error)
+    failed = run_all(recipes, [])
+    assert ran == names and list(failed) == ["two"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"two failed: {failed['two']}"
+    trace = tmp_path / "two" / "failure.txt"
+    is_of_users = isinstance(error, (ValueError, OSError))
+    assert trace.exists() != is_of_users
+    if not is_of_users:
+        assert type(error).__name__ in line and str(trace) in line
+        assert trace.read_text(encoding="utf-8").startswith("Traceback")
+    # the same command runs it again, in the same folder
+    ran = fails_in(None, None)
+    assert run_all({"two": recipes["two"]}, []) == {}
+    assert ran == ["two"] and not trace.exists()
+
+
+@pytest.mark.parametrize("error", [Stopped(signal.SIGTERM), KeyboardInterrupt()], ids=["SIGTERM", "Ctrl-C"])
+def test_run_all_stops_at_a_signal(error, topics, tmp_path, fails_in):
+    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
+    ran = fails_in("one", error)
+    with pytest.raises(type(error)):
+        run_all(recipes, [])
+    assert ran == ["one"]
+
+
+def test_run_all_stops_at_an_error_that_a_signal_caused(topics, tmp_path, fails_in, monkeypatch):
+    """Another process ended first, for example."""
+    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
+    ran = fails_in("one", RuntimeError("Connection closed by peer"))
+    monkeypatch.setattr(finetuning.runs, "received", lambda: signal.SIGTERM)
+    with pytest.raises(RuntimeError):
+        run_all(recipes, [])
+    assert ran == ["one"]
+
+
+ONE_FAILS = """
+import json, os, sys
+from finetuning.trainer import FineTuningTrainer
+from finetuning.run import main
+step = FineTuningTrainer.training_step
+def fails(self, *arguments, **options):
+    if os.environ["RANK"] == "1":
+        raise RuntimeError("CUDA out of memory")
+    return step(self, *arguments, **options)
+FineTuningTrainer.training_step = fails
+main(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_suite_of_two_processes_ends_at_an_error_of_one(topics, tiny_model, tmp_path):
+    """The other one waits for it in the middle of a step, and would take its next run for that."""
+    save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), tmp_path / "topics.yaml")
+    tasks = [{"name": name, "recipe": "topics.yaml"} for name in ("one", "two")]
+    write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
+    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
+    codes, printed = run_in(2, ONE_FAILS, suite, tmp_path)
+    assert 0 not in codes and "CUDA out of memory" in printed
+    assert not (tmp_path / "suite" / "two").exists()
+
+
+def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch):
+    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
+    models = []
+
+    def run(task, resume, command):
+        assert all(model() is None for model in models)
+        model = torch.nn.Linear(2, 2)
+        model.itself = [model]  # a cycle, as a Trainer's
+        models.append(weakref.ref(model))
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(finetuning.training, "run", run)
+    assert len(run_all(recipes, [])) == 2 == len(models)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_sweep_runs_the_other_points_and_takes_none_after_an_error(error, topics, fails_in, refused):
+    ran = fails_in(NAMES[0], error)
+    message = refused([*topics, GRID, "--sweep"])
+    assert ran == NAMES and NAMES[0] in message and "Traceback" not in message
+
+
+@pytest.mark.slow
+def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_model, tmp_path, monkeypatch, refused):
+    step = FineTuningTrainer.training_step
+
+    def fails_for_german(self, *args, **kwargs):
+        if self.task.recipe.source_language == "de":
+            raise RuntimeError("CUDA out of memory")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", fails_for_german)
+    message = refused(["--vary", "source_language=de,zh"], lambda arguments: product(*arguments))
+    assert "de failed: RuntimeError" in message and "Traceback" not in message
+    assert (tmp_path / "out" / "zh" / "results.json").exists()
+
+    save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), tmp_path / "topics.yaml")
+    overrides = ["source_language=de", "train.0.languages=[de]"]
+    tasks = [{"name": "one", "recipe": "topics.yaml", "overrides": overrides}, {"name": "two", "recipe": "topics.yaml"}]
+    write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
+    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
+    message = refused(suite)
+    assert "one failed: RuntimeError" in message and "Traceback" not in message
+    assert (tmp_path / "suite" / "results.json").exists() and (tmp_path / "suite" / "two" / "results.json").exists()
+    monkeypatch.setattr(FineTuningTrainer, "training_step", step)
+    finetune(suite)
+    assert (tmp_path / "suite" / "one" / "results.json").exists()

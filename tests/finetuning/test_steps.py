@@ -131,19 +131,19 @@ def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
 
 @pytest.mark.slow
 def test_load_model_names_fresh_parameters_and_draws_them_by_the_seed(topics_run):
-    out = topics_run
-    fresh = read_results(out)["protocol"]["fresh_parameters"]
+    protocol = read_results(topics_run)["protocol"]
     names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]
-    labels = len(read_results(out)["protocol"]["labels"])
-    assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
+    labels = protocol["labels"]
+    count = 32 * 32 + 32 + 32 * len(labels) + len(labels)
+    assert protocol["fresh_parameters"] == {"count": count, "names": names, "head": "", "seeds": [1, 2]}
 
-    tuned = out / "seed-1" / "model"  # whose head is of this task
+    folder = topics_run / "seed-1" / "model"  # whose head is of this task
 
     def loaded(seed, labels):
-        return task_of(Recipe()).load_model(str(tuned), seed, SimpleNamespace(label_names=["a"] * labels))
+        return task_of(Recipe()).load_model(str(folder), seed, SimpleNamespace(label_names=labels))
 
-    assert loaded(1, labels).fresh_parameters == {"count": 0, "names": []}
-    one, two, again = (loaded(seed, 2) for seed in (1, 2, 1))  # another number of labels: a new layer
-    assert one.fresh_parameters["names"] == [f"classifier.out_proj.{kind}" for kind in ("bias", "weight")]
+    assert loaded(1, labels).fresh_parameters == {"count": 0, "names": [], "head": ""}
+    one, two, again = (loaded(seed, labels[:2]) for seed in (1, 2, 1))  # other labels: a new head
+    assert one.fresh_parameters["names"] == names
     one, two, again = (model.classifier.out_proj.weight for model in (one, two, again))
     assert torch.equal(one, again) and not torch.equal(one, two)

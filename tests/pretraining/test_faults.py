@@ -298,14 +298,37 @@ def test_run_stops_resumably_at_data_that_cannot_be_read(started, goes_on, folde
     goes_on()
 
 
-def test_run_resumes_the_checkpoint_before_a_damaged_one(finished, fails, whole, cut_back, assert_same_run, tmp_path):
-    copied = cut_back(whole(*SETTINGS, "keep_checkpoints=0"), STEPS, tmp_path / "copied")
-    newest = newest_checkpoint(copied)
-    for name in ("progress.json", "model/model.safetensors"):
-        content = (newest / name).read_bytes()
-        (newest / name).write_bytes(content[: len(content) // 2])
-        assert str(newest) in fails(*SETTINGS, f"output_dir={copied}", "--resume")
-        (newest / name).write_bytes(content)
-    shutil.rmtree(newest)
-    finished(*SETTINGS, f"output_dir={copied}", "--resume")
-    assert_same_run(copied, whole(*SETTINGS))
+@pytest.mark.parametrize(
+    "name",
+    ["progress.json", "model/model.safetensors", "model/tokenizer.json", "optimizer.bin", "random_states_0.pkl"],
+)
+@pytest.mark.parametrize("size", [0, 0.5])
+def test_run_resumes_the_checkpoint_before_a_damaged_one(
+    name, size, started, whole, cut_back, assert_same_run, tmp_path
+):
+    settings = [*SETTINGS, "keep_checkpoints=0"]
+    copied = cut_back(whole(*settings), 4, tmp_path / "copied")
+    damage(copied / "checkpoints" / "step-4" / name, size)
+    run = started(*settings, f"output_dir={copied}", "--resume")
+    assert run.wait() == 0, run.printed()[-3000:]
+    assert str(copied / "checkpoints" / "step-4" / name) in run.printed()
+    assert_same_run(copied, whole(*settings))
+
+
+def test_run_refuses_checkpoints_that_are_all_damaged(finished, fails, whole, cut_back, assert_same_run, tmp_path):
+    settings = [*SETTINGS, "keep_checkpoints=0", f"output_dir={tmp_path / 'copied'}", "--resume"]
+    copied = cut_back(whole(*SETTINGS, "keep_checkpoints=0"), 4, tmp_path / "copied")
+    for checkpoint in checkpoints_of(copied):
+        damage(checkpoint / "optimizer.bin", 0.9)
+    before = sorted(copied.rglob("*"))
+    assert str(copied / "checkpoints" / "step-4" / "optimizer.bin") in fails(*settings)
+    assert sorted(copied.rglob("*")) == before
+    shutil.rmtree(copied / "checkpoints")
+    finished(*settings)
+    assert_same_run(copied, whole(*SETTINGS, "keep_checkpoints=0"))
+
+
+def damage(file, size):
+    """Keeps this share of a file."""
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * size)])

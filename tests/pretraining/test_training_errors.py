@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_open_run_folder_refuses_a_folder_that_holds_anything(tmp_path, name):
         with pytest.raises(ValueError, match=named):
             open_run_folder(Recipe(output_dir=str(tmp_path)), resume=resume)
     assert os.listdir(tmp_path) == [name]
+
+
+def test_open_run_folder_resumes_with_another_mirror_of_the_hub(recipe_file, tmp_path):
+    """The fingerprints of what it holds are compared."""
+    recipe = load_recipe(Recipe, str(recipe_file), [f"output_dir={tmp_path / 'run'}"])
+    start_run_folder(recipe)
+    assert open_run_folder(replace(recipe, hub_root="elsewhere", trust_remote_code=True), resume=True) is None
+    with pytest.raises(ValueError, match="seed"):
+        open_run_folder(replace(recipe, hub_root="elsewhere", seed=7), resume=True)
 
 
 def test_start_run_folder_removes_leftovers_by_their_own_names(tmp_path):

@@ -1,13 +1,17 @@
 """One run at a time in a folder, and only files of runs are removed from it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
-from zoo_core.run_folders import LOCK, not_own, remove_own, run_lock
+from zoo_core.run_folders import LOCK, damaged_file, newest_whole, not_own, remove_own, run_lock
 
 HOLDER = """
 import sys
@@ -49,3 +53,54 @@ def test_remove_own_leaves_other_names_and_links(tmp_path):
     (tmp_path / "own" / "step-1").mkdir(parents=True)
     remove_own(tmp_path / "own", r"step-\d+")
     assert not (tmp_path / "own").exists() and not_own(tmp_path / "own", "") == []
+
+
+def make_checkpoint(folder):
+    (folder / "model").mkdir(parents=True)
+    save_file({"a": np.arange(100.0), "b": np.ones((3, 4))}, folder / "model" / "model.safetensors")
+    torch.save({"state": {0: torch.ones(9)}, "rate": 0.1}, folder / "optimizer.pt")
+    torch.save([1, "two"], folder / "random.pkl")
+    (folder / "state.json").write_text(json.dumps({"step": 3, "text": "ä"}), encoding="utf-8")
+    (folder / "model" / "sentencepiece.bpe.model").write_bytes(b"abc")
+    (folder / "model" / "__init__.py").touch()
+    return folder
+
+
+NEEDED = ("optimizer.pt", "model/model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "optimizer.pt", "random.pkl", "state.json"])
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 0.5, -30, -1])
+def test_damaged_file_is_the_one_that_is_cut_off(name, size, tmp_path):
+    folder = make_checkpoint(tmp_path / "step-1")
+    assert damaged_file(folder, NEEDED) is None
+    file = folder / name
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * size) if size == 0.5 else size])
+    assert damaged_file(folder, NEEDED) == file
+    file.write_bytes(bytes(len(content)))  # blocks that were never written
+    assert damaged_file(folder, NEEDED) == file
+    file.unlink()
+    assert damaged_file(folder, NEEDED) == (file if name in NEEDED else None)
+
+
+def test_damaged_file_that_is_empty_is_damaged_in_any_format(tmp_path):
+    folder = make_checkpoint(tmp_path / "step-1")
+    file = folder / "model" / "sentencepiece.bpe.model"
+    file.write_bytes(b"")
+    assert damaged_file(folder, NEEDED) == file
+
+
+def test_newest_whole_passes_over_damaged_ones_and_says_so(tmp_path, capsys):
+    checkpoints = [make_checkpoint(tmp_path / f"step-{step}") for step in (1, 2, 3)]
+    assert newest_whole([], NEEDED) is None
+    assert newest_whole(checkpoints, NEEDED) == checkpoints[2]
+    assert not capsys.readouterr().err
+    for checkpoint in checkpoints[1:]:
+        (checkpoint / "optimizer.pt").write_bytes(b"")
+    assert newest_whole(checkpoints, NEEDED) == checkpoints[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(checkpoints[2] / "optimizer.pt") in line and str(checkpoints[0]) in line
+    (checkpoints[0] / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match=str(checkpoints[2] / "optimizer.pt")):
+        newest_whole(checkpoints, NEEDED)

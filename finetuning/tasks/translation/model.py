@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from modeling.checkpoints import auto_model_class, load_whole, without_padding
 from modeling.encoder_decoder import selected_layers
+from modeling.layer_states import check_finite
 from modeling.modeling_veco import VecoForConditionalGeneration
 from zoo_core.processes import main_first
 
@@ -63,6 +64,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
             model = cls(cls.config_class.from_pretrained(path, **settings))
         else:
             model = load_whole(AutoModelForSeq2SeqLM, path, path, recipe.trust_remote_code, **settings)
+    check_finite(model, path)
     model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
     return without_padding(model)
 
