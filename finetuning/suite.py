@@ -38,7 +38,7 @@ from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
-from zoo_core.tables import Table, describe, resolve_hub_path
+from zoo_core.tables import Table, describe, plain_path, resolve_hub_path
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -188,8 +188,9 @@ def exists(part: Any, language: str, hub_root: str | None, split: str = "train")
     if not isinstance(part, Table) or Path(path := resolve_hub_path(part.path, hub_root)).is_file():
         return True
     try:
-        has_config = part.config in (None, *datasets.get_dataset_config_names(path))
-        return has_config and re.split(r"[\[+]", split)[0] in datasets.get_dataset_split_names(path, part.config)
+        plain = plain_path(path)
+        has_config = part.config in (None, *datasets.get_dataset_config_names(plain))
+        return has_config and re.split(r"[\[+]", split)[0] in datasets.get_dataset_split_names(plain, part.config)
     except (FileNotFoundError, ConnectionError):  # the latter of a Hub that cannot be reached
         return False
 
