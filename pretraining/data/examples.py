@@ -65,11 +65,11 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
     """Returns token ids without special tokens. The name of one in a text, such as `<mask>`, becomes unknown."""
     texts = [text or "" for text in texts]
     if tokenizer.is_fast:  # a call would make masks and offsets, too, which takes a tenth of the time
+        from modeling.word_tokens import reading_text
+
         backend = tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        backend.encode_special_tokens = True
-        encoded = [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        with reading_text(backend):
+            encoded = [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
     else:
         encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     # split_special_tokens leaves them to the unigram model, whose vocabulary contains them, too
