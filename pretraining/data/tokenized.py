@@ -5,6 +5,7 @@ Legend: `R` rows of a table, `M` requested parts of rows.
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from modeling.word_tokens import reading_text
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import TextColumn, row_key
 from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
+from zoo_core.provenance import usable_cores
 from zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers
@@ -112,7 +114,9 @@ def tokenized_column(
     features = {"ids": List(Value("int32")), "key": Value("int64")}
     if column.document is not None:
         features["document"] = Value("string")
-    processes = min(len(os.sched_getaffinity(0)), len(column.rows) // ROWS_OF_PROCESS) if sys.platform == "linux" else 1
+    processes = 1
+    if multiprocessing.get_all_start_methods()[0] == "fork":  # the default; others have no `TOKENIZERS`
+        processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
     rows = column.rows.select_columns(names).with_format(None)
     rows = rows.map(
         _tokenize,
