@@ -1,13 +1,13 @@
 """Other systems than Linux: what only Linux has is guarded, and nothing wider than float32 goes to Apple's GPUs."""
 
 import ast
-import multiprocessing
 import os
 import pickle
 import resource
 import signal
 from pathlib import Path
 
+import multiprocess
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,7 +48,7 @@ def without_linux(monkeypatch):
         module, _, name = place.partition(".")
         if module in ("os", "signal", "resource"):
             monkeypatch.delattr({"os": os, "signal": signal, "resource": resource}[module], name, raising=False)
-    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn", "fork", "forkserver"])
+    monkeypatch.setattr(multiprocess, "get_all_start_methods", lambda: ["spawn", "fork", "forkserver"])
 
 
 def guarded_names(tree: ast.AST) -> set[str]:

@@ -5,7 +5,6 @@ Legend: `R` rows of a table, `M` requested parts of rows.
 
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import multiprocess  # `datasets` starts its processes with it
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
@@ -115,7 +115,7 @@ def tokenized_column(
     if column.document is not None:
         features["document"] = Value("string")
     processes = 1
-    if multiprocessing.get_all_start_methods()[0] == "fork":  # the default; others have no `TOKENIZERS`
+    if multiprocess.get_all_start_methods()[0] == "fork":  # by default; others have no `TOKENIZERS`
         processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
     rows = column.rows.select_columns(names).with_format(None)
     rows = rows.map(
