@@ -56,6 +56,99 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
 
 
+def scored(file, tables, **protocol):
+    """Gives results of classification these tables, as {language: (configuration, split)}; scores are 80.125."""
+    content = json.loads(file.read_text())
+    data = [
+        {"path": "google/xtreme", "config": config, "split": split, "languages": [language]}
+        for language, (config, split) in tables.items()
+    ]
+    score = {"seed": 1, "split": "test", "metric": "accuracy", "value": 80.125}
+    facts = {"evaluation_data": data, "evaluated_rows": dict.fromkeys(tables, 5010), **protocol}
+    edit(
+        file,
+        seeds=[1],
+        scores=[{"language": language, **score} for language in tables],
+        protocol=content["protocol"] | facts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tables", "config_of_average"),
+    [
+        ({"en": ("XNLI.en", "test"), "de": ("XNLI.de", "validation")}, None),
+        ({"en": ("XNLI", "test"), "de": ("XNLI", "test")}, "XNLI"),
+        ({"de": ("XNLI.de", "test")}, "no average of one language"),
+    ],
+)
+def test_metadata_of_scores_names_the_table_of_each_language(made_up_run, tables, config_of_average):
+    folder, (file,) = made_up_run("veco", "classification")
+    scored(file, tables, differs=["fewer rows"], plug_in=True)
+    entries = {entry.metric_name: entry for entry in ModelCard(card_of(folder, [file])).data.eval_results}
+    for language, (config, split) in tables.items():
+        entry = entries.pop(f"accuracy, {language}, zero-shot, plug-in (fewer rows), 1 seed")
+        assert (entry.dataset_config, entry.dataset_split, entry.metric_value) == (config, split, 80.12)
+        assert (entry.dataset_name, entry.task_type) == ("xnli", "text-classification")
+    if len(tables) > 1:
+        average = entries.pop("accuracy, average, zero-shot, plug-in (fewer rows), 1 seed")
+        assert average.dataset_config == config_of_average
+    assert not entries
+
+
+def test_metadata_names_each_metric_once_and_kinds_of_task(made_up_run):
+    folder, (first, alignment) = made_up_run("xlm_align", "classification", "word_alignment")
+    second = shutil.copytree(first.parent, folder.parent / "again") / "results.json"
+    scored(second, {"en": ("PAWS-X.en", "test")})
+    edit(second, task="pawsx", published=[])
+    data = ModelCard(card_of(folder, [first, second, alignment])).data
+    assert data.metrics == ["accuracy", "aer"]
+    assert {(entry.dataset_name, entry.task_type) for entry in data.eval_results} == {
+        ("xnli", "text-classification"),
+        ("pawsx", "text-classification"),
+        ("word_alignment", "word-alignment"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("languages", "codes"),
+    [
+        (["pt-BR", "zh_Hant", "pt"], ["pt", "zh"]),  # without region and script
+        (["de-en", "fr-en"], ["de", "en", "fr"]),
+        (["en", "english", "x-klingon", "qaa"], ["en", "qaa"]),
+    ],
+)
+def test_metadata_has_the_codes_of_languages(tuned_folder, languages, codes):
+    folder = tuned_folder({"en": 5010}, languages=languages)
+    assert set(ModelCard(card_of(folder)).data.language) == {*codes, "en"}
+
+
+@pytest.mark.parametrize(
+    ("head", "tag"),
+    [
+        ("ForSequenceClassification", "text-classification"),
+        ("ForTokenClassification", "token-classification"),
+        ("ForQuestionAnswering", "question-answering"),
+        ("ForConditionalGeneration", "translation"),
+        ("Model", "feature-extraction"),
+    ],
+)
+def test_metadata_of_a_head(made_up_run, head, tag):
+    folder, _ = made_up_run("xlm_align")
+    edit(folder / "config.json", architectures=[f"XlmAlign{head}"])
+    data = ModelCard(card_of(folder)).data
+    is_tuned = head != "Model"
+    assert (data.pipeline_tag, data.get("base_model_relation")) == (tag, "finetune" if is_tuned else None)
+    assert ("word-alignment" in data.tags) != is_tuned and data.base_model == "FacebookAI/xlm-roberta-base"
+
+
+@pytest.mark.parametrize(("initialize", "base"), [("both", "owner/start"), ("none", None)])
+def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, initialize, base):
+    folder, _ = made_up_run("metaxlm")
+    start = {"initialize": initialize, "path": "owner/start", "dictionaries": []}
+    edit(folder.parent / "recipe.yaml", model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
+    assert ModelCard(card_of(folder)).data.base_model == base
+
+
 @pytest.mark.parametrize(
     "text", ["<i>x</i>", r"\<b>y</b>", "a|b", r"a\|b", "*z* and _w_", "`code`", r"C:\data", "[a](b)"]
 )
@@ -126,14 +219,18 @@ def test_card_of_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypa
 
 @pytest.fixture
 def tuned_folder(small_model, made_up_run, tmp_path):
-    """`tuned_folder(rows, seeds, **changes)`: the model of a fine-tuning run, and its predictions; rows by language."""
+    """`tuned_folder(rows, seeds, languages, **changes)`: the model of a fine-tuning run, and its predictions.
 
-    def write(rows=MANY_ROWS, seeds=(1,), **changes):
+    `rows` are counts by language, `languages` those of the training rows.
+    """
+
+    def write(rows=MANY_ROWS, seeds=(1,), languages=("en",), **changes):
         _, (file,) = made_up_run("xlm_align", "classification")
         run = shutil.copytree(file.parent, tmp_path / "tuned")
         content = json.loads((run / "results.json").read_text())
         content["scores"] = [row for row in content["scores"] if row["language"] in rows and row["seed"] in seeds]
         protocol = content["protocol"] | {"evaluated_rows": rows, "texts": 1}
+        protocol["training_data"][0]["languages"] = list(languages)
         edit(run / "results.json", **(content | {"seeds": list(seeds), "protocol": protocol} | changes))
         labels = dict(id2label={0: "no", 1: "yes"}, fine_tuned_on=["xnli (zero_shot)"])
         folder = small_model(run / "seed-1" / "model", XLMRobertaForSequenceClassification, **labels)
