@@ -87,7 +87,7 @@ def score_table(results: Results) -> Cells:
 
 
 def write_results(results: Results, folder: Path) -> None:
-    """Writes scores.png, results.md, results.csv and results.json into a folder, and prints the table.
+    """Writes scores.png (unless it had a single bar), results.md, results.csv and results.json, and prints the table.
 
     The JSON is written last: a run counts as finished only if it exists.
     """
