@@ -87,7 +87,7 @@ def main() -> None:
     page = folder / f"{shown}-alignment" / "page.html"
     print(
         f"Done in {time.monotonic() - started:.0f} s, and nothing was sent: models, cards and results are in {folder}. "
-        "The models are tiny (under 1M parameters, 240 sentences), so scores and links only show that everything runs.\n"
+        "The models are tiny (under 1M parameters, 240 sentences): scores and links only show that everything runs.\n"
         f"Open {page.resolve()} in a browser: it shows the words of translations that {shown} links."
     )
 

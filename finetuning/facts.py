@@ -8,11 +8,14 @@ from finetuning.page import table_names
 UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options", "texts")  # a page shows them elsewhere
 COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language
 TITLES = {
+    "betas": "Adam betas",
     "depth": "layers of the model",
     "differs": "differences from published data",
+    "epsilon": "Adam epsilon",
     "fresh_parameters": "new parameters",
     "label_subword": "labeled token of a word",
     "layers": "scored layers",
+    "max_grad_norm": "gradients clipped to norm",
     "updates": "training steps",
 }
 OF_PROTOCOL = ("updates", "initialize", "generation")  # hyperparameters that pages show with the protocol
@@ -35,8 +38,13 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
             continue
         text = f"{total(fact):,}" if name.endswith(COUNTS) else PHRASES.get(name, in_words)(fact)
         if text:
-            lines.append(f"{TITLES.get(name, plain_name(name))}: {text}")
+            lines.append(f"{title_of(name)}: {text}")
     return lines
+
+
+def title_of(name: str) -> str:
+    """A fact's or hyperparameter's name in words."""
+    return TITLES.get(name, plain_name(name))
 
 
 def plain_name(name: str) -> str:
@@ -146,8 +154,8 @@ def training_in_words(hyperparameters: dict[str, Any]) -> str:
     for name, value in hyperparameters.items():
         is_shown = name not in (*PHRASED, *OF_PROTOCOL) and value != WITHOUT_EFFECT.get(name)
         if is_shown and value and not isinstance(value, dict):
-            text = f"{plain_name(name)} {in_words(value)}"
-            parts.append(text.removesuffix(" yes"))
+            text = in_words(value).replace(", ", " and ")
+            parts.append(title_of(name) if value is True else f"{title_of(name)} {text}")
     return ", ".join(parts)
 
 

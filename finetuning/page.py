@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
-METRICS = {"aer": "alignment error rate", "bleu": "BLEU", "exact_match": "exact match", "f1": "F1"}  # in plots
+METRICS = {
+    "aer": "alignment error rate",
+    "bleu": "BLEU",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "sacrebleu": "BLEU",
+}  # in plots
 WHOLE_FILE = "whole file"  # the split of a table that is a file
 MOST_PANELS = 12  # languages and their average, side by side in a plot over layers; of more, only the average
 

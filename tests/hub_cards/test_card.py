@@ -102,10 +102,10 @@ def test_metadata_names_each_metric_once_and_kinds_of_task(made_up_run):
     edit(second, task="pawsx", published=[])
     data = ModelCard(card_of(folder, [first, second, alignment])).data
     assert data.metrics == ["accuracy", "aer"]
-    assert {(entry.dataset_name, entry.task_type) for entry in data.eval_results} == {
-        ("xnli", "text-classification"),
-        ("pawsx", "text-classification"),
-        ("word_alignment", "word-alignment"),
+    assert {(entry.dataset_name, entry.task_type, entry.metric_type) for entry in data.eval_results} == {
+        ("xnli", "text-classification", "accuracy"),
+        ("pawsx", "text-classification", "accuracy"),
+        ("word_alignment", "word-alignment", "aer"),
     }
 
 
@@ -113,7 +113,7 @@ def test_metadata_names_each_metric_once_and_kinds_of_task(made_up_run):
     ("languages", "codes"),
     [
         (["pt-BR", "zh_Hant", "pt"], ["pt", "zh"]),  # without region and script
-        (["de-en", "fr-en"], ["de", "en", "fr"]),
+        (["de-es", "fr-es"], ["de", "es", "fr"]),
         (["en", "english", "x-klingon", "qaa"], ["en", "qaa"]),
     ],
 )
