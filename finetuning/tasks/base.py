@@ -73,8 +73,11 @@ class Task(ABC, Generic[R]):
         facts["evaluated_split"] = ", ".join(dict.fromkeys(table["split"] for table in facts["evaluation_data"]))
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
         if "selected_step" in records[0]:
-            for name, key in (("selected_steps", "selected_step"), ("scores", "selection_score")):
-                facts["selection"][name] = [record[key] for record in records]
+            facts["selection"] |= {
+                "selected_steps": [record["selected_step"] for record in records],
+                "scores": [record["selection_score"] for record in records],
+                "losses": [record.get("selection_loss") for record in records],
+            }
         fields = self.fields(facts, records)
         scores = [
             {**row, "seed": record["seed"], "split": facts["evaluated_split"]}
@@ -137,6 +140,12 @@ def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     ]
 
 
+def evaluated_rows(data: Data) -> str:
+    """Describes what is evaluated now."""
+    counts = data.protocol["evaluated_rows"]
+    return f"evaluating {total(counts):,} rows in {', '.join(counts)}"
+
+
 def total(count: Any) -> int:
     """The sum of a count by part and language."""
     parts = count.values() if isinstance(count, dict) else count
@@ -150,4 +159,6 @@ def in_words(fact: Any) -> str:
         return "; ".join(f"{name} {text}" for name, text in said.items() if text)
     if isinstance(fact, list):
         return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(filter(None, map(in_words, fact)))
+    if isinstance(fact, float):
+        return f"{fact:.5g}"
     return "" if fact is None or fact is False else f"{fact:,}" if type(fact) is int else str(fact)
