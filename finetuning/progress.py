@@ -18,6 +18,11 @@ def say(text: str) -> None:
         CONSOLE.print(text)
 
 
+def say_evaluation(seed: int, rows: dict[str, int]) -> None:
+    """Says that the rows of all languages, or pairs, are evaluated now."""
+    say(f"seed {seed}: evaluating {sum(rows.values()):,} rows in {', '.join(rows)}")
+
+
 @contextlib.contextmanager
 def shown_progress(trainer: Trainer, score_name: str) -> Iterator[None]:
     """Shows what the Trainer does in the block, in place of its own callback, which prints dictionaries.
@@ -39,7 +44,8 @@ class SeedProgress(TrainerCallback):
     log. The steps and the loss are those of pre-training's lines."""
 
     def __init__(self, seed: int, score_name: str):
-        self.name, self.score_name = f"seed {seed}", score_name
+        self.name = f"seed {seed}"
+        self.score_name = score_name
         self.bar = RunBar(PartialState().is_main_process)
         self.prediction: Any = None  # id of the bar of predicted batches
 

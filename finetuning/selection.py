@@ -41,10 +41,10 @@ def kept_checkpoint(state: TrainerState, steps: int | list[int], score_name: str
     """Describes the checkpoint that is kept, or those whose mean is."""
     if isinstance(steps, list):
         return f"kept the mean of the weights at steps {', '.join(map(str, steps))}"
-    place = f"step {steps} of {state.global_step}"
+    where = f"step {steps} of {state.global_step}"
     best = best_evaluation(state)
     if not best:
-        return f"kept the last checkpoint, {place}"
+        return f"kept the last checkpoint, {where}"
     if best["epoch"].is_integer():
-        place = f"epoch {best['epoch']:.0f} of {state.num_train_epochs} ({place})"
-    return f"kept {place}; held-out rows: {score_name} {best['eval_selection']:.1f}, loss {best['eval_loss']:.3f}"
+        where = f"epoch {best['epoch']:.0f} of {state.num_train_epochs} ({where})"
+    return f"kept {where}; held-out rows: {score_name} {best['eval_selection']:.1f}, loss {best['eval_loss']:.3f}"

@@ -140,12 +140,6 @@ def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def evaluated_rows(data: Data) -> str:
-    """Describes what is evaluated now."""
-    counts = data.protocol["evaluated_rows"]
-    return f"evaluating {total(counts):,} rows in {', '.join(counts)}"
-
-
 def total(count: Any) -> int:
     """The sum of a count by part and language."""
     parts = count.values() if isinstance(count, dict) else count
@@ -159,6 +153,4 @@ def in_words(fact: Any) -> str:
         return "; ".join(f"{name} {text}" for name, text in said.items() if text)
     if isinstance(fact, list):
         return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(filter(None, map(in_words, fact)))
-    if isinstance(fact, float):
-        return f"{fact:.5g}"
     return "" if fact is None or fact is False else f"{fact:,}" if type(fact) is int else str(fact)

@@ -17,10 +17,10 @@ from finetuning.data.rows import Rows
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
 from finetuning.heads import fit_head, label_names
 from finetuning.models import Start, fine_tuned_on
-from finetuning.progress import say, shown_progress
+from finetuning.progress import say, say_evaluation, shown_progress
 from finetuning.recipe import Recipe
 from finetuning.selection import kept_checkpoint
-from finetuning.tasks.base import Facts, Record, Task, evaluated_rows, scores_of
+from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import finish_training, train_seed, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
@@ -217,9 +217,10 @@ class LanguageTask(Task[R]):
         recipe = self.recipe
         fresh = model.fresh_parameters
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        held_out = sum(data.protocol["selection"]["rows"].values())
-        size = f"{data.protocol['training_rows']:,} training rows, {held_out:,} held-out rows, "
-        size += f"{fresh['count']:,} new parameters"
+        size = f"{data.protocol['training_rows']:,} training rows"
+        if data.dev:
+            size += f", {sum(data.protocol['selection']['rows'].values()):,} held-out rows"
+        size += f", {fresh['count']:,} new parameters"
         if fresh["head"]:
             size += f"; head: {fresh['head']}"
         train_seed(trainer, recipe, size)
@@ -227,7 +228,7 @@ class LanguageTask(Task[R]):
         say(f"seed {seed}: {kept_checkpoint(trainer.state, selected_step, recipe.main_score)}")
         outcomes: dict[str, Outcome] = {}
         if evaluate:
-            say(f"seed {seed}: {evaluated_rows(data)}")
+            say_evaluation(seed, data.protocol["evaluated_rows"])
             with shown_progress(trainer, recipe.main_score):
                 outcomes = trainer.outcomes()
         scores = {language: outcome.scores for language, outcome in outcomes.items()}
