@@ -111,12 +111,22 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"init_from is {run}, which was fine-tuned from {start['folder']} ({start['fingerprint'][:19]}), and model "
             f"is {model} ({fingerprint[:19]}). Use the same model for both."
         )
-    scores = results["protocol"]["selection"].get("scores") or [None]
-    seed = results["seeds"][0 if None in scores else max(range(len(scores)), key=scores.__getitem__)]
+    seed = best_of(results["seeds"], results["protocol"]["selection"])
     folder = Path(run) / f"seed-{seed}" / "model"
     if not (folder / "config.json").is_file():
         raise ValueError(f"init_from is {run}, and {folder} does not exist. Run it with save_models=true.")
     return folder, {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
+
+
+def best_of(seeds: list[int], selection: dict[str, Any]) -> int:
+    """Returns the seed with the best development score and, of equal scores, the lowest loss; else the first one."""
+    scores = selection.get("scores") or [None]
+    if None in scores:
+        return seeds[0]
+    losses = selection.get("losses") or [0.0] * len(scores)  # results of an earlier version have none
+    seeds_by_figures = zip(scores, losses, seeds, strict=True)
+    _, _, seed = min(seeds_by_figures, key=lambda figures: (-round(figures[0], 6), figures[1]))
+    return seed
 
 
 def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:

@@ -119,6 +119,7 @@ class TaskRecipe:
     main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
+    memory_advice: ClassVar[str] = "Lower batch_size"  # what to do where the memory does not suffice
     # the defaults of fields that only some kinds have
     init_from = max_length = tracker = published = None
     seeds = [1]
@@ -187,6 +188,10 @@ class Recipe(TrainedRecipe):
     task_class = "classification:ClassificationTask"
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
+    memory_advice = (
+        "Raise training.gradient_accumulation_steps, which changes no step, or lower training.batch_size, "
+        "evaluation_batch_size or max_length"
+    )
     texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many text columns tables may name
     translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
     init_from: str | None = option(None, INIT_FROM)
@@ -202,7 +207,9 @@ class Recipe(TrainedRecipe):
     train: list[TrainingTable] = option([], "training rows; several tables are read one after another")
     evaluation: list[EvaluationTable] = option([], "tables to evaluate; a language may occur in one of them only")
     selection: Literal["last", "source_dev", "mean_dev"] = option(
-        "source_dev", "checkpoint to evaluate: the last, or the best on dev of the source or, on average, all languages"
+        "source_dev",
+        "checkpoint to keep: the last, or the best on dev of the source or, on average, all languages; of equal scores, "
+        "the one with the lower loss",
     )
     dev_fraction: Fraction = option(0.1, "share of the training rows held out for `source_dev` without a `dev_split`")
     max_length: Annotated[int, Ge(8), LARGEST] = option(

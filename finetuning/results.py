@@ -24,7 +24,7 @@ OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not tra
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, repeated facts, and the methods and layers that were scored next to the reported ones.
 OUTCOMES = (
-    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|methods|layers|counts|fresh_parameters)"
+    r"(protocol\.(selection\.(selected_steps|scores|losses|sweep\.score)|methods|layers|counts|fresh_parameters)"
     r"|hyperparameters\.updates)(\.|$)"
 )
 

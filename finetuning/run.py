@@ -16,13 +16,19 @@ recipe.yaml and run.json; seed-N/model and seed-N/predictions, with one file per
 Ctrl-C or SIGTERM finishes the current step and saves a checkpoint; a second one stops the run at once.
 """
 
+import contextlib
+import logging
 import os
+import re
 import sys
+from collections.abc import Iterator
 
+from finetuning.recipe import TaskRecipe
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 from zoo_core.processes import stop_signals
 
+LACK_OF_MEMORY = "out of memory|can't allocate memory|ALLOC_FAILED"  # in torch's errors, on any device
 USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
 FLAGS = {
     "--resume": dict(action="store_true", help="resume the run in output_dir, and keep its finished seeds"),
@@ -43,12 +49,13 @@ def main(argv: list[str] | None = None) -> None:
         recipe_class = KINDS[kind_of(given)]
     recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
-    with stop_signals(RESUME), user_errors():
+    with stop_signals(RESUME), user_errors(), enough_memory(recipe):
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes
 
         quiet_libraries()
+        logging.info("%s: loading torch, transformers and %s", recipe.task, recipe.model)
         start_processes()
         from finetuning import training
 
@@ -67,6 +74,20 @@ def main(argv: list[str] | None = None) -> None:
 
                 return sweep(recipe, arguments.resume, command)
             training.run(task_of(recipe), arguments.resume, command)
+
+
+@contextlib.contextmanager
+def enough_memory(recipe: TaskRecipe) -> Iterator[None]:
+    """Makes a lack of memory a ValueError that names the fields to change."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = str(error)
+        if not isinstance(error, MemoryError) and not re.search(LACK_OF_MEMORY, text):
+            raise
+        sentences = text.partition("\n")[0].split(". ")
+        reason = ". ".join(sentences[:2]) or type(error).__name__  # further ones describe torch's allocator
+        raise ValueError(f"{reason.rstrip('.')}. {recipe.memory_advice}, and name another output_dir.") from error
 
 
 if __name__ == "__main__":

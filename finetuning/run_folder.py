@@ -34,7 +34,10 @@ class RunFolder:
         """Raises ValueError for a folder that is not empty without `resume`, or holds another run."""
         self.path, self.recipe, self.model = Path(recipe.output_dir), recipe, model
         self.facts: dict[str, Any] | None = None
-        was_killed = not (self.path / "recipe.yaml").exists() and "sessions" in read_json(self.path / "run.json", {})
+        was_killed = False
+        if not (self.path / "recipe.yaml").exists():
+            advice = "Remove the file: the run had not begun."
+            was_killed = "sessions" in read_json(self.path / "run.json", {}, advice=advice)
         allowed = BEFORE_START
         if was_killed:
             allowed += r"|run\.json"

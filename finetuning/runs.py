@@ -42,6 +42,7 @@ from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import FAILURE, not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
+ALWAYS_RESUMED = "accepted for job queues that always add it: a run in the folder is resumed with and without it"
 # Fields of the training and of the input's length. Others would change the rows of a point, or what scores measure.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 
@@ -63,7 +64,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str]) -> dict[str, str
             is_done = is_finished(recipe)
             if PartialState().is_main_process:
                 done = ", finished before" if is_done else ""
-                print(f"[{number}/{len(recipes)}] {name}{done}: {folder}")
+                print(f"[{number}/{len(recipes)}] {name}{done}: {folder}", flush=True)
             if not is_done:
                 with run_lock(folder):
                     training.run(task_of(recipe), (folder / "run.json").is_file(), command)
@@ -77,28 +78,37 @@ def noted_failure(name: str, folder: Path, failed: dict[str, str]) -> Iterator[N
     """Makes any error of a run one line, and its entry in `failed`, so that other runs follow. Signals stop all.
 
     Errors of users are ValueErrors, in all processes, and errors of the system. The traceback of any other error is
-    written to failure.txt in the run's folder. Of several processes, only one may have an error that is no ValueError,
-    while the others wait for it in the middle of a step: it ends them all.
+    written to failure.txt in the run's folder.
     """
-    from accelerate import PartialState
-
     try:
         (folder / FAILURE).unlink(missing_ok=True)
         yield
         return
     except Exception as error:
-        is_of_all = PartialState().num_processes == 1 or isinstance(error, ValueError)
-        if received() or not is_of_all:
-            raise
-        reason = str(error)
+        reason = survived(error)
         if not isinstance(error, (ValueError, OSError)):
-            reason = traceback.format_exception_only(error)[0].partition("\n")[0]
             reason += f" (traceback in {folder / FAILURE})"
             with contextlib.suppress(OSError):  # a full disk
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / FAILURE).write_text(traceback.format_exc(), encoding="utf-8")
     failed[name] = reason
     print(f"{name} failed: {reason}", file=sys.stderr)
+
+
+def survived(error: Exception) -> str:
+    """Returns an error as one line if other runs can follow, and else raises it.
+
+    None follows after a signal. Of several processes, only one may have an error that is no ValueError, while the
+    others wait for it in the middle of a step: it ends them all.
+    """
+    from accelerate import PartialState
+
+    is_of_all = PartialState().num_processes == 1 or isinstance(error, ValueError)
+    if received() or not is_of_all:
+        raise error
+    if isinstance(error, (ValueError, OSError)):
+        return str(error)
+    return traceback.format_exception_only(error)[0].partition("\n")[0]
 
 
 def is_finished(recipe: TaskRecipe) -> bool:
@@ -121,8 +131,8 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     """Runs every combination of the values in `sweep` with the first seed, then the best one with all seeds.
 
     A point is a run in <output_dir>/sweep/<point>, scored on the development rows that `selection` names. Evaluated
-    rows are predicted only with the best point, the first of equal ones; a point that diverges is never the best. The
-    results say what it was chosen from.
+    rows are predicted only with the best point: of equal scores the one with the lower loss, then the first. A point
+    that diverges is never the best. The results say what it was chosen from.
 
     Raises ValueError for a recipe that cannot be swept, for a folder that is not empty without `resume` or holds
     another run, if every point diverges, and, after all points, if one has failed: the best may be missing.
@@ -140,7 +150,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     if not resume and (held := not_own(folder, "")):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
-    scores: dict[str, float] = {}
+    figures: dict[str, list[float | None]] = {}  # by point: score and loss on the development rows
     failed: dict[str, str] = {}
     for name, point in points.items():
         place = folder / "sweep" / name
@@ -149,7 +159,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
             is_begun = (place / "run.json").is_file()
             try:
                 records = training.run(task_of(point), is_begun, command, evaluate=False)
-                scores[name] = records[0]["selection_score"]
+                figures[name] = [records[0]["selection_score"], records[0].get("selection_loss")]
             except training.Diverged as error:
                 print(f"{name}: {error}", file=sys.stderr)
         release_memory()
@@ -158,14 +168,17 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
             f"{', '.join(failed)} failed, see above. Add --resume to run only these again, or leave their values out "
             "of `sweep`."
         )
-    finite = pandas.Series(scores, dtype=float).dropna()
+    finite = pandas.DataFrame.from_dict(figures, "index", dtype=float, columns=["score", "loss"]).dropna(subset="score")
     if finite.empty:
         raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
-    best = finite.idxmax()
+    best = finite.round({"score": 6}).sort_values(["score", "loss"], ascending=[False, True], kind="stable").index[0]
     if PartialState().is_main_process:
-        rows = [[name, f"{score:.2f}", "taken" * (name == best)] for name, score in finite.items()]
-        print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [])
-    chosen_from = {"fields": recipe.sweep, "points": len(points), "score": finite[best]}
+        rows = []
+        for name, score, loss in finite.itertuples():
+            mark = "taken" if name == best else ""
+            rows.append([name, f"{score:.2f}", f"{loss:.3f}", mark])
+        print_table(f"{recipe.task}, sweep", (["point", "dev score", "dev loss", ""], rows), [])
+    chosen_from = {"fields": recipe.sweep, "points": len(points), "score": float(finite.loc[best, "score"])}
     training.run(task_of(points[best]), (folder / "recipe.yaml").is_file(), command, sweep=chosen_from)
 
 
@@ -222,6 +235,7 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
     several = dict(action="append", type=named, default=[])
     parser.add_argument("--config", required=True, metavar="FILE", help="the recipe")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the runs and the table")
+    parser.add_argument("--resume", action="store_true", help=ALWAYS_RESUMED)
     text = "a model; checkpoints of one run have one NAME"
     parser.add_argument("--model", metavar="NAME=MODEL", help=text, **several)
     parser.add_argument("--vary", metavar="FIELD=A,B", help="a field of the recipe and its values", **several)

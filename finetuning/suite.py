@@ -17,6 +17,7 @@ score of a task is its mean over languages and shown metrics.
 """
 
 import re
+import sys
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from finetuning.plots import plot_bars
 from finetuning.published import find, look_up
 from finetuning.recipe import Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
-from finetuning.runs import run_all
+from finetuning.runs import ALWAYS_RESUMED, run_all, survived
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
@@ -75,6 +76,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--skip_missing", action="store_true", help=text)
     text = "read and encode the data of every task, list by language what is cut, split or left out, and stop"
     parser.add_argument("--check_data", action="store_true", help=text)
+    parser.add_argument("--resume", action="store_true", help=ALWAYS_RESUMED)
     text = "sets a field in every recipe that has it, or in one task's"
     parser.add_argument("overrides", nargs="*", metavar="[task.]field=value", help=text)
     options = parser.parse_intermixed_args(argv)
@@ -94,13 +96,25 @@ def main(argv: list[str]) -> None:
                 del recipes[name]
         if not options.check_data:
             return run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
-        from finetuning.training import check_data
-
-        for recipe in recipes.values():
-            recipe.init_from = None  # that run is not made yet
-            check_data(task_of(recipe))
+        check_suite(recipes)
         for name, reason in left_out.items():
             print(f"{name}: {reason}")
+
+
+def check_suite(recipes: dict[str, TaskRecipe]) -> None:
+    """Checks the data of all tasks. Raises ValueError, after the last one, if some cannot be used."""
+    from finetuning.training import check_data
+
+    failed = []
+    for name, recipe in recipes.items():
+        recipe.init_from = None  # that run is not made yet
+        try:
+            check_data(task_of(recipe))
+        except Exception as error:
+            failed.append(name)
+            print(f"{name} failed: {survived(error)}", file=sys.stderr)
+    if failed:
+        raise ValueError(f"{', '.join(failed)} failed, see above. Nothing was trained or written.")
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:

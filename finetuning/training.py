@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,9 +20,11 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from finetuning.models import fine_tuned_on
 from finetuning.page import print_data, write_results
+from finetuning.progress import say, shown_progress
 from finetuning.recipe import TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
+from finetuning.selection import EqualScores, best_evaluation
 from zoo_core.processes import Stopped, held_signals, received
 from zoo_core.provenance import PROJECT, forget_machine
 from zoo_core.recording import check_recording
@@ -58,12 +59,18 @@ def run(
     # built before the run begins, so that a failure leaves nothing in the folder
     models = [task.build(waiting[0], data)] if waiting else []
     folder.begin(data.protocol, command)
+    for warning in data.warnings if waiting else []:
+        say(f"warning: {warning}")
     for seed in waiting:
         model = models.pop() if models else task.build(seed, data)
         records[seed] = task.run_seed(seed, model, data, folder.path / f"seed-{seed}", evaluate)
     if is_shown:
         data.protocol["fine_tuned_before"] = fine_tuned_on(start.config)
         write_results(task.results(start.identity, data.protocol, list(records.values()), data.warnings), folder.path)
+        for seed in recipe.seeds:
+            model = folder.path / f"seed-{seed}" / "model"
+            if model.is_dir():
+                print(f"model: {model}", flush=True)
     return list(records.values())
 
 
@@ -111,7 +118,8 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         logging_steps=20,
-        disable_tqdm=not sys.stderr.isatty(),  # in a file, a line for each log
+        logging_first_step=True,
+        disable_tqdm=True,  # `shown_progress` has the bars
         seed=seed,
         data_seed=seed,
         report_to=[recipe.tracker] if recipe.tracker else [],
@@ -154,7 +162,7 @@ class SeedCallback(TrainerCallback):
             self._stop(f"seed {args.seed} is trained to its end, and saved in {args.output_dir}")
 
     def _stop(self, where: str) -> NoReturn:
-        PartialState().print(where)
+        say(where)
         PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
         raise Stopped(self.signal)
 
@@ -190,6 +198,7 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
     """
     model, seed = trainer.accelerator.unwrap_model(trainer.model), trainer.args.seed
     trainer.add_callback(SeedCallback())
+    trainer.add_callback(EqualScores())
     if recipe.training.gradient_checkpointing:
         # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -197,7 +206,7 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
     folder = Path(trainer.args.output_dir)
     checkpoint = checkpoint_to_resume(folder, recipe)
     resumed = f", resumed from {checkpoint}" if checkpoint else ""
-    PartialState().print(f"seed {seed}: {size}{resumed}")
+    say(f"seed {seed}: {size}{resumed}")
     state = TrainerState()
     if checkpoint:
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -208,7 +217,7 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
             selected = checkpoint_of(folder, state.best_global_step)  # the state has a path, from before it was moved
         load_model(model, selected / SAFE_WEIGHTS_NAME)
     else:
-        with held_signals(), no_half_checkpoint(trainer):
+        with held_signals(), no_half_checkpoint(trainer), shown_progress(trainer, recipe.main_score):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         best = trainer.state.best_global_step
         if trainer.args.load_best_model_at_end and best and not checkpoint_of(folder, best).is_dir():
@@ -282,13 +291,16 @@ def finish_training(
 
     Returns what scores.json holds: what a kind of task records, and facts of the training.
     """
+    state = trainer.state
+    best = best_evaluation(state)
     record = {
         "seed": trainer.args.seed,
         **record,
-        "steps": trainer.state.global_step,
-        "selection_score": trainer.state.best_metric,
+        "steps": state.global_step,
+        "selection_score": best.get("eval_selection"),
+        "selection_loss": finite(best.get("eval_loss")),
         "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
-        "history": finite(trainer.state.log_history),
+        "history": finite(state.log_history),
     }
     if recipe.save_models:
         try:

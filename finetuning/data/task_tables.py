@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
 LABELED_BY = "labeled_by"  # column of rows that a model has labeled, with the model's name
+FEW_ROWS = 100  # of fewer held-out rows, a score says little: one row is a percent or more
 DATA_SEED = 0  # of held-out and sampled rows: the same for all seeds of a run, which differ only in training
 
 
@@ -170,6 +171,12 @@ def gather(
     label = next((name for name in ("labels", "tags") if name in train.column_names), None)
     warnings = [*warnings, *repeated_texts(parts, texts, label)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
+    held_out = sum(len(rows) for rows in dev.values())
+    if dev and held_out < FEW_ROWS:
+        warnings.append(
+            f"the checkpoint is chosen by {held_out} held-out rows, and fewer than {FEW_ROWS} say little: set "
+            "`selection: last`, or hold out more"
+        )
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
 
 

@@ -71,8 +71,11 @@ class Task(ABC, Generic[R]):
         facts["evaluated_split"] = ", ".join(dict.fromkeys(table["split"] for table in facts["evaluation_data"]))
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
         if "selected_step" in records[0]:
-            for name, key in (("selected_steps", "selected_step"), ("scores", "selection_score")):
-                facts["selection"][name] = [record[key] for record in records]
+            facts["selection"] |= {
+                "selected_steps": [record["selected_step"] for record in records],
+                "scores": [record["selection_score"] for record in records],
+                "losses": [record.get("selection_loss") for record in records],
+            }
         fields = self.fields(facts, records)
         scores = [
             {**row, "seed": record["seed"], "split": facts["evaluated_split"]}

@@ -17,7 +17,9 @@ from finetuning.data.rows import Rows
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
 from finetuning.heads import fit_head, label_names
 from finetuning.models import Start, fine_tuned_on
+from finetuning.progress import say, say_evaluation, shown_progress
 from finetuning.recipe import Recipe
+from finetuning.selection import kept_checkpoint
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import finish_training, train_seed, training_arguments
@@ -215,18 +217,27 @@ class LanguageTask(Task[R]):
         recipe = self.recipe
         fresh = model.fresh_parameters
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        size = f"{data.protocol['training_rows']} training rows, {fresh['count']:,} new parameters"
+        size = f"{data.protocol['training_rows']:,} training rows"
+        if data.dev:
+            size += f", {sum(data.protocol['selection']['rows'].values()):,} held-out rows"
+        size += f", {fresh['count']:,} new parameters"
         if fresh["head"]:
             size += f"; head: {fresh['head']}"
         train_seed(trainer, recipe, size)
-        outcomes = trainer.outcomes() if evaluate else {}
+        selected_step = trainer.state.best_global_step or trainer.state.global_step
+        say(f"seed {seed}: {kept_checkpoint(trainer.state, selected_step, recipe.main_score)}")
+        outcomes: dict[str, Outcome] = {}
+        if evaluate:
+            say_evaluation(seed, data.protocol["evaluated_rows"])
+            with shown_progress(trainer, recipe.main_score):
+                outcomes = trainer.outcomes()
         scores = {language: outcome.scores for language, outcome in outcomes.items()}
         predictions = {language: outcome.records for language, outcome in outcomes.items()}
         module, version = self.metric
         record = {
             "metric": {"name": recipe.main_score, "module": module, "version": version},
             "scores": scores_of(scores),
-            "selected_step": trainer.state.best_global_step or trainer.state.global_step,
+            "selected_step": selected_step,
             "fresh_parameters": fresh,
         }
         return finish_training(trainer, recipe, folder, record, predictions)

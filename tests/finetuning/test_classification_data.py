@@ -108,7 +108,7 @@ def test_read_counts_texts_of_an_earlier_part(tmp_path):
     train = [{"path": path, "config": "en", "dev_split": "dev"}]
     test = [{"path": path, "config": "{language}", "languages": ["de", "fr"]}]
     data = task_of(recipe_with(Recipe, train, test, "selection=source_dev")).read()
-    found = [re.findall("[0-9]+", line) for line in data.warnings]
+    found = [re.findall("[0-9]+", line) for line in data.warnings if "whose text" in line]
     # c of dev; a of de, with another label, and b of fr; d of fr
     assert found == [["1", "2"], ["1", "2", "1", "1", "3"], ["1", "3"]]
 
@@ -173,6 +173,27 @@ def test_read_development_rows_of_benchmark_training_set_or_held_out(tmp_path):
     assert "10% of the training rows, held out" in data.protocol["selection"]["data"]
     assert set(data.train["text"]).isdisjoint(data.dev["en"]["text"])
     assert read(train, test).dev == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "is_warned"),
+    [
+        (990, ["selection=source_dev"], True),
+        (1000, ["selection=source_dev"], False),
+        (30, [], False),  # the last checkpoint
+        (30, ["selection=mean_dev"], True),
+        (100, ["selection=mean_dev"], False),
+    ],
+)
+def test_read_warns_of_few_held_out_rows(write, tmp_path, count, options, is_warned):
+    texts = [{"text": f"text {number}", "label": NLI[number % 3]} for number in range(count)]
+    test = write_configs(tmp_path / "test", {"default": {"validation": texts, "test": texts}})
+    tables = {"path": test, "languages": ["en"], "dev_split": "validation" if "selection=mean_dev" in options else None}
+    data = read({"path": write("train", texts)}, tables, *options)
+    warnings = [warning for warning in data.warnings if "selection: last" in warning]
+    assert len(warnings) == is_warned
+    if is_warned:
+        assert str(sum(map(len, data.dev.values()))) in warnings[0] and "\n" not in warnings[0]
 
 
 def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):

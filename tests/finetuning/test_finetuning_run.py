@@ -23,6 +23,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
+import finetuning.training
 from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
@@ -182,6 +183,44 @@ def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, r
         assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_resume_before_the_run_begins_it(is_made, topics, tmp_path):
+    if is_made:
+        (tmp_path / "out").mkdir()
+    main([*topics, "--resume", "seeds=[1]", "training.max_steps=1"])
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def lack_of_memory():
+    return [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...\nmore"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 1 GB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ]
+
+
+@pytest.mark.parametrize("error", lack_of_memory(), ids=lambda error: str(error)[:12])
+@pytest.mark.parametrize(("kind", "field"), [("topics", "training.batch_size"), ("captions", "training.max_tokens")])
+def test_run_without_enough_memory_names_the_fields_to_lower(error, kind, field, request, refused, monkeypatch):
+    def fails(task, resume, command):
+        raise error
+
+    monkeypatch.setattr(finetuning.training, "run", fails)
+    *_, last = refused(request.getfixturevalue(kind)).splitlines()
+    assert "error: " in last and field in last and "gradient_accumulation_steps" in last and "output_dir" in last
+
+
+def test_run_keeps_the_traceback_of_other_errors(topics, monkeypatch):
+    def fails(task, resume, command):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(finetuning.training, "run", fails)
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(topics)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--resume"]])
 def test_run_folder_of_a_killed_start(topics, tmp_path, refused, options):
@@ -209,9 +248,20 @@ def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, 
         assert named[name] in refused([*topics, f"model={folder}"])
 
 
-@pytest.mark.parametrize(("scores", "seed"), [([50.0, 60.0], 4), ([60.0, 60.0], 3), ([None, None], 3)])
-def test_best_seed(scores, seed, tmp_path):
-    finished = made_up("xnli", {"accuracy": {"en": [80.0, 70.0]}}, [3, 4], selection={"scores": scores})
+@pytest.mark.parametrize(
+    ("selection", "seed"),
+    [
+        ({"scores": [50.0, 60.0]}, 4),
+        ({"scores": [60.0, 60.0]}, 3),
+        ({"scores": [None, None]}, 3),
+        ({"scores": [60.0, 60.0], "losses": [0.5, 0.4]}, 4),
+        ({"scores": [60.0, 60.0], "losses": [0.5, 0.5]}, 3),
+        ({"scores": [60.0, 50.0], "losses": [0.5, 0.1]}, 3),
+        ({"scores": [None, None], "losses": [None, None]}, 3),
+    ],
+)
+def test_best_seed(selection, seed, tmp_path):
+    finished = made_up("xnli", {"accuracy": {"en": [80.0, 70.0]}}, [3, 4], selection=selection)
     write_json(tmp_path / "results.json", finished)
     for number in (3, 4):
         write_json(tmp_path / f"seed-{number}" / "model" / "config.json", {})

@@ -158,6 +158,28 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
     assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]
 
 
+@pytest.mark.parametrize(
+    ("losses", "taken"), [((0.5, 0.4), 1e-2), ((0.4, 0.5), 1e-3), ((0.5, 0.5), 1e-3), ((math.nan, 0.5), 1e-2)]
+)
+def test_sweep_takes_the_lower_loss_of_equal_points(losses, taken, topics, monkeypatch):
+    dev, ran = dict(zip(NAMES, losses, strict=True)), []
+
+    def run(task, resume, command, evaluate=True, sweep=None):
+        ran.append(task.recipe.training.learning_rate)
+        return [{"selection_score": 50.0, "selection_loss": dev.get(task.recipe.output_dir.rpartition("/")[2])}]
+
+    monkeypatch.setattr(finetuning.training, "run", run)
+    finetune([*topics, GRID, "--sweep"])
+    assert ran == [1e-3, 1e-2, taken]
+
+
+@pytest.mark.slow
+def test_matrix_resumes_with_the_flag_of_job_queues(product, executed):
+    for _ in range(2):
+        product("--vary", "source_language=zh", "--resume")
+    assert executed == ["zh"]
+
+
 ERRORS = [
     RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore"),
     OSError(28, "No space left on device"),

@@ -101,6 +101,22 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     assert "further failed: " in failed("--skip_missing", absent, *damaged, "--tasks", "topics,further")
 
 
+def test_suite_checks_the_data_of_all_tasks(suite, failed, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")
+    damaged = ["topics.train.0.path=nowhere.csv", "topics.train.0.config=null"]
+    damaged += [f"further.train.0.path={tmp_path}/empty.jsonl", "further.train.0.config=null"]
+    error = failed("--check_data", *damaged)
+    assert "topics failed: " in error and "nowhere.csv" in error and "further failed: " in error
+    assert "retrieval failed" not in error and "Traceback" not in error
+    suite("--check_data")
+    assert capsys.readouterr().err.count("failed") == 0 and not (tmp_path / "out").exists()
+
+
+def test_suite_resumes_with_the_flag_of_job_queues(suite, tmp_path):
+    suite("--resume", "--tasks", "retrieval")
+    assert "retrieval" in next(iter(results(tmp_path)["scores"].values()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

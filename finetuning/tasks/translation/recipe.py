@@ -87,6 +87,10 @@ class TranslationRecipe(TrainedRecipe):
     task_class = "translation.task:TranslationTask"
     main_score, task_type = "sacrebleu", "translation"
     measures = "translations, compared with those of people"
+    memory_advice = (
+        "Raise training.gradient_accumulation_steps, which changes no step, or lower training.max_tokens or "
+        "generation.max_tokens"
+    )
     kind: Literal["translation"] = option("translation", "kind of task")
     source_language: str = option(MISSING, "language to translate from")
     target_language: str = option(MISSING, "language to translate into")

@@ -19,6 +19,8 @@ from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
+from finetuning.progress import say, say_evaluation
+from finetuning.selection import kept_checkpoint
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -167,6 +169,9 @@ class TranslationTask(Task[TranslationRecipe]):
         if recipe.selection != "average":
             steps = [state.global_step]
         average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
+        selected_step = steps if len(steps) > 1 else steps[0]
+        say(f"seed {seed}: {kept_checkpoint(state, selected_step, recipe.main_score)}")
+        say_evaluation(seed, data.protocol["evaluated_rows"])
         hypotheses, scores = {}, {}
         for pair, rows in data.evaluation.items():
             hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
@@ -176,7 +181,7 @@ class TranslationTask(Task[TranslationRecipe]):
             "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
             "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
             "scores": scores_of(scores),
-            "selected_step": steps if len(steps) > 1 else steps[0],
+            "selected_step": selected_step,
             "decoder": {name: getattr(model.config, name) for name in decoder},
             "curve": [
                 {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
