@@ -7,6 +7,7 @@ import argparse
 import copy
 import sys
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
 from zoo_core.console import CONSOLE
 
 LOWEST = 0.01  # probability; less likely links are no candidates
+# Of the words of raw text, 9 to 32% end in a punctuation mark (25 files in eleven languages: NTREX, Bible, Multi30k,
+# Tatoeba). Of the words of tokenized text, 1.1% or less do (33 files: sets with gold links, UD, PAN-X).
+GLUED_SHARE = 0.03
 DEFAULT_MODEL = "intfloat/multilingual-e5-small"
 PUBLISHED_RULES = {"microsoft/xlm-align-base": ("ot", 8)}  # method and layer of models that were published as aligners
 METHODS_HELP = """Methods (--method). All except ot_words have the settings of their papers:
@@ -213,10 +217,15 @@ def make_progress(to_stdout: bool = False) -> Progress:
     )
 
 
-def report_unspaced(unspaced: int) -> None:
-    """Prints how many pairs have a side without blanks, and what to do."""
-    if unspaced:
-        CONSOLE.print(
-            f"{unspaced:,} pairs have no blanks between the words of a side (Chinese, Japanese, Thai, ...), and each "
-            "run of characters counts as one word. --split splits running text."
+def report_running_text(counts: Counter[str]) -> None:
+    """Prints one line if the counts of `count_running_text` show that words are not separated, and what to do."""
+    facts = []
+    if counts["unspaced"]:
+        facts.append(
+            f"{counts['unspaced']:,} pairs have no blanks between the words of a side (Chinese, Japanese, Thai, ...), "
+            "and each run of characters counts as one word"
         )
+    if counts["glued"] > GLUED_SHARE * counts["words"]:
+        facts.append(f"{counts['glued']:,} of {counts['words']:,} words have a punctuation mark at their end")
+    if facts:
+        CONSOLE.print(f"{'; '.join(facts)}. --split splits running text.")

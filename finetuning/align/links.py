@@ -23,12 +23,12 @@ from finetuning.align.common import (
     make_parser,
     make_progress,
     read_pairs,
-    report_unspaced,
+    report_running_text,
     rule_of,
     with_likely_links,
 )
 from finetuning.align.page import check_page, write_page
-from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row
+from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
 from zoo_core.console import CONSOLE
 from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
 from zoo_core.provenance import model_fingerprint, read_json, write_json
@@ -112,11 +112,11 @@ def run(options: Namespace) -> None:
 
     with stop_signals("a run with --output can be resumed by the same command and --resume"):
         state = start_processes()
-        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
+        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.running_text))
         total = checked[0][0]
         if total is None and state.num_processes > 1:
             raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
-        report_unspaced(sum(unspaced for _, unspaced in checked))
+        report_running_text(sum((counts for _, counts in checked), Counter()))
         aligner = load_aligner(options, **rule)
         rows = reader.rows()
         shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
@@ -124,7 +124,7 @@ def run(options: Namespace) -> None:
         align = partial(align_block, aligner, reader, form, with_probabilities)
         counts = write_blocks(align, chain(shown, rows), aligner.batch_size, total, output, settings)
         if total is None:  # a pipe could not be read beforehand
-            report_unspaced(counts["unspaced"])
+            report_running_text(counts)
         if reader.format == "tmx" and not options.languages:
             CONSOLE.print(f"languages: {' and '.join(reader.languages)} (--languages)")
         if page and state.is_main_process:
@@ -251,14 +251,21 @@ def align_block(
 ) -> tuple[str, Counter[str]]:
     """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
     stop_if_told()
-    reader.unspaced = 0
+    reader.running_text.clear()
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
-    texts, counts = [], Counter(unspaced=reader.unspaced)
-    found = aligner.align(pairs, probabilities=probabilities, after_batch=stop_if_told)
-    for alignment in found:
+    counts = Counter(reader.running_text)
+    texts = []
+    alignments = aligner.align(pairs, probabilities=probabilities, after_batch=stop_if_told)
+    for (source, target), alignment in zip(pairs, alignments, strict=True):
         texts.append(form(alignment, probabilities))
-        one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
-        counts.update(one | {"long": alignment.windows > 1})
+        counts["pairs"] += 1
+        counts["links"] += len(alignment.links)
+        counts["without words"] += not alignment.windows
+        counts["long"] += alignment.windows > 1
+        if reader.splits_lines:
+            source_changed = is_split_further(source, len(alignment.source))
+            target_changed = is_split_further(target, len(alignment.target))
+            counts["split further"] += source_changed or target_changed
     return "".join(texts), +counts
 
 
@@ -296,7 +303,10 @@ def report_counts(counts: Counter[str], done: int, seconds: float) -> None:
     """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
     before = f", after {done:,} of earlier runs" if done else ""
     rate = f"{counts['pairs'] / max(seconds, 1e-9):,.0f} pairs/s"
-    CONSOLE.print(f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}")
+    line = f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}"
+    if counts["split further"]:
+        line += f"; --split changed the number of words of {counts['split further']:,} pairs"
+    CONSOLE.print(line)
     if counts["without words"]:
         CONSOLE.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
     if counts["long"]:

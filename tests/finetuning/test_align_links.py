@@ -155,6 +155,21 @@ def test_links_count_words_of_lines_and_of_other_text(word_align, tmp_path, name
     assert [texts[1][begin:end] for begin, end in offsets] == (split[1] if is_split else [])
 
 
+@pytest.mark.parametrize(("command", "options"), [("links", []), ("score", ["--gold"])])
+def test_split_is_named_for_running_text_and_its_changes_are_counted(word_align, tmp_path, command, options):
+    raw, spaced, gold = tmp_path / "raw.txt", tmp_path / "spaced.txt", tmp_path / "gold.txt"
+    raw.write_text("das Haus, hier. ||| the house here\na b ||| c d\n", encoding="utf-8")
+    spaced.write_text("das Haus , hier . ||| the house here\na b ||| c d\n", encoding="utf-8")
+    gold.write_text("0-0\n0-0\n")
+    name = [] if command == "links" else [command]
+    options = [*options, gold] if options else []
+    assert "2 of 10 words" in word_align(*name, raw, *options).err
+    changed = word_align(*name, raw, *options, "--split").err
+    assert re.search("--split .* 1 of", changed) if command == "score" else "words of 1 pairs" in changed
+    for split in ([], ["--split"]):
+        assert "--split" not in word_align(*name, spaced, *options, *split).err
+
+
 def test_links_depend_on_every_setting(word_align, pairs):
     def links(*arguments):
         return word_align(pairs, "--probabilities", *arguments).out
