@@ -23,6 +23,7 @@ from finetuning.align.common import (
     read_pairs,
     refuse,
     report_running_text,
+    say_loading,
     with_likely_links,
 )
 from finetuning.align.gold import Gold
@@ -100,6 +101,7 @@ def run(options: Namespace) -> None:
 def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
     pairs, held_out, rows, gold = [], [], [], None
+    say_loading(options.model)
     if options.files or not options.gold:
         pairs, held_out = read_own_pairs(read_pairs(options, options.split))
     if options.gold:

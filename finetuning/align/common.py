@@ -8,6 +8,7 @@ import copy
 import sys
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def say_loading(what: str) -> None:
+    """Prints what a command loads, at once: the libraries take seconds to import."""
+    CONSOLE.print(f"loading libraries, then {what}")
+
+
 def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
@@ -202,6 +208,40 @@ def _device(name: str | None) -> Any:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
+
+
+class PairBar:
+    """A bar of `make_progress` that moves with each batch, and not only with each block of pairs, which takes longer.
+
+    Batches hold windows of pairs, so that the bar guesses how many pairs a batch has done until their links are known.
+    """
+
+    def __init__(self, progress: Progress, description: str, total: int | None, batch_size: int, done: int = 0):
+        self.progress = progress
+        self.task = progress.add_task(description, total=total, completed=done)
+        self.batch_size = batch_size  # of all processes together
+        self.known = done  # pairs whose links are known
+
+    def after_batch(self) -> None:
+        """Moves the bar by a batch, but not over the end of the block, as `WordAligner.align` reads blocks."""
+        from modeling.pair_aligner import BATCHES_PER_CHUNK
+
+        task = self.progress.tasks[self.task]
+        end = self.known + BATCHES_PER_CHUNK * self.batch_size
+        if task.total is not None:
+            end = min(end, task.total)
+        self.progress.update(self.task, completed=min(task.completed + self.batch_size, end))
+
+    def at(self, known: int) -> None:
+        """Moves the bar to the number of pairs whose links are known."""
+        self.known = known
+        self.progress.update(self.task, completed=max(known, self.progress.tasks[self.task].completed))
+
+    def count(self, alignments: Iterable[Any]) -> Iterator[Any]:
+        """Yields alignments, and moves the bar with each."""
+        for known, alignment in enumerate(alignments, start=1):
+            yield alignment
+            self.at(known)
 
 
 def make_progress(to_stdout: bool = False) -> Progress:

@@ -11,12 +11,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import load_aligner, make_parser, make_progress, refuse, report_running_text, rule_of
+from finetuning.align.common import (
+    PairBar,
+    load_aligner,
+    make_parser,
+    make_progress,
+    refuse,
+    report_running_text,
+    rule_of,
+    say_loading,
+)
 from finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
 from finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from finetuning.data.rows import BREAKS, text_lists
 from zoo_core.console import CONSOLE
+from zoo_core.processes import stop_signals
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, read_lines, require_column
 
@@ -56,6 +66,7 @@ def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
         raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
+    say_loading(options.model)
     labeled: LabeledWords | TextsWithSpans
     if options.translations:
         labeled = LabeledWords(options.labels, options.translations, options.split)
@@ -66,10 +77,12 @@ def run(options: Namespace) -> None:
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stop_signals())  # what is written aside is removed
         output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
-        bar = stack.enter_context(make_progress(to_stdout=not options.output))
-        alignments = aligner.align(labeled.pairs, probabilities=True)
-        for number, alignment in enumerate(bar.track(alignments, total=len(labeled.pairs), description="projecting")):
+        progress = stack.enter_context(make_progress(to_stdout=not options.output))
+        bar = PairBar(progress, "projecting", len(labeled.pairs), aligner.batch_size)
+        alignments = aligner.align(labeled.pairs, probabilities=True, after_batch=bar.after_batch)
+        for number, alignment in enumerate(bar.count(alignments)):
             text, spans, lost = labeled.project(number, alignment)
             output.write(text)
             counts.update(span.label for span in spans)

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from finetuning.align.common import (
+    PairBar,
     load_aligner,
     make_parser,
     make_progress,
@@ -14,6 +15,7 @@ from finetuning.align.common import (
     refuse,
     report_running_text,
     rule_of,
+    say_loading,
 )
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
 from finetuning.align.pairs import Side, is_split_further
@@ -60,6 +62,7 @@ def read_options(arguments: list[str]) -> Namespace:
 def run(options: Namespace) -> None:
     """Prints the scores."""
     reader = read_pairs(options, bool(options.split))
+    say_loading("words" if options.links else options.model)
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     report_running_text(reader.running_text)
     if reader.splits_lines:
@@ -110,8 +113,10 @@ def report_split(pairs: list[tuple[Side, Side]]) -> None:
 def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
     """Scores in percent of the aligner's links."""
     with make_progress() as progress:
-        found = progress.track(aligner.align(pairs[number] for number in gold), len(gold), description="aligning")
-        return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
+        bar = PairBar(progress, "aligning", len(gold), aligner.batch_size)
+        alignments = aligner.align((pairs[number] for number in gold), after_batch=bar.after_batch)
+        links = {number: found.links for number, found in zip(gold, bar.count(alignments), strict=True)}
+    return score(links, gold)
 
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
