@@ -20,7 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from zoo_core.command_line import CommandParser
-from zoo_core.provenance import run_facts, write_json
+from zoo_core.provenance import resident_bytes, run_facts, write_json
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -95,7 +95,7 @@ def run_command(command: list[str]) -> dict[str, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise ValueError(f"{' '.join(command)} failed.")
-    return {"seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
+    return {"seconds": usage.ru_utime + usage.ru_stime, "memory": resident_bytes(usage) / 2**20}
 
 
 def compare_commands(

@@ -3,30 +3,46 @@
 The masks are those of the collators' batches, the links of DWA those of its labeling, and the matches those of
 vocabulary matching. Special tokens are left out, and each word is one token. Made up are the pseudo tokens of BTMLM,
 the states that DWA aligns, the gold links, and the vocabularies and the dictionary that are matched.
+
+With `--attention MODEL`, it draws VECO's Figure 1 instead (Luo et al., ACL 2021, appendix B): the attention of a model
+between two sentences, averaged over the heads of the middle layer. It also prints the AER of the links that each
+layer's attention gives, of the gold links of a recipe:
+
+  python -m bench.objective_figures --attention runs/e5_small \
+    --pairs finetuning/recipes/xlm_align/word_alignment.yaml hub_root=../shared/hub
 """
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedTokenizerFast
 
+from finetuning.align.score import score
+from finetuning.suite import leave_out_missing
+from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
+from finetuning.tasks.vectors.word_alignment import WordAlignmentTask
+from modeling.checkpoints import load_tokenizer, load_whole
 from modeling.denoising_word_alignment import dwa_labels
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Dictionary
 from pretraining.rows import inputs_of
 from pretraining.start.vocabulary_matching import match_vocabularies
-from zoo_core.command_line import CommandParser
+from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.masking import IGNORED
+from zoo_core.recipes import load_recipe
 
 ENGLISH, GERMAN = "The house is small.", "Das Haus ist klein."
 PAIR = {"source": ENGLISH, "target": GERMAN}
+SEAT, PLATZ = "Take a seat and have a rest", "Nimm Platz und ruh dich aus"  # the first is the paper's
 PSEUDO = ("Haus", "klein.")
 SPECIALS = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", mask_token="<mask>")
 COLORS = ListedColormap(["#eeeeee", "#1f6fb4", "#c8620a"])  # not seen; a word of the first side, of the second
@@ -202,15 +218,100 @@ def draw(name: str, folder: Path) -> None:
     figure.savefig(folder / f"objective_{name}.png")
 
 
+class Attention(NamedTuple):
+    """Attention between the tokens of two sentences, x's S and then y's T, in L layers, averaged over the heads.
+    weights: (L, S + T, S + T), from the row's token to the column's. words: each token's word."""
+
+    weights: np.ndarray
+    tokens: list[str]
+    words: list[int]
+    size: int  # S
+
+
+@torch.no_grad()
+def read_attention(model: Any, tokenizer: Any, x: list[str], y: list[str]) -> Attention:
+    """Of VECO: its cross-attention, from each sentence to the last states of the other. Of any other encoder: its
+    self-attention over both sentences in one input. Special tokens are left out."""
+    split = partial(tokenizer, is_split_into_words=True, return_tensors="pt")
+    if getattr(model.config, "cross_attention", False):
+        inputs = [split(x), split(y)]
+        states = [model(**batch).last_hidden_state for batch in inputs]
+        x_reads = model(**inputs[0], encoder_hidden_states=states[1], output_attentions=True).cross_attentions
+        y_reads = model(**inputs[1], encoder_hidden_states=states[0], output_attentions=True).cross_attentions
+        x_length, y_length = x_reads[0].shape[2:]
+        sides = [0] * x_length + [1] * y_length
+        blocks = [torch.block_diag(x.mean(1)[0], y.mean(1)[0]) for x, y in zip(x_reads, y_reads, strict=True)]
+        attentions_LTT = [block.roll(x_length, 1) for block in blocks]  # the columns of y came before those of x
+    else:
+        inputs = [split(x, y)]
+        sides = inputs[0].sequence_ids()
+        attentions_LTT = [layer.mean(1)[0] for layer in model(**inputs[0], output_attentions=True).attentions]
+    words = [word for batch in inputs for word in batch.word_ids()]
+    tokens = [token for batch in inputs for token in batch.tokens()]
+    places = [place for place, word in enumerate(words) if word is not None]
+    weights = torch.stack(attentions_LTT).numpy()[:, places][:, :, places]
+    size = [sides[place] for place in places].count(0)
+    return Attention(weights, [tokens[place] for place in places], [words[place] for place in places], size)
+
+
+def attention_links(attention: Attention, layer: int) -> list[tuple[int, int]]:
+    """Links of the words that have tokens which give each other their largest weight, in a layer from 0."""
+    size, words = attention.size, attention.words
+    forward = attention.weights[layer, :size, size:].argmax(1)
+    backward = attention.weights[layer, size:, :size].argmax(1)
+    return sorted({(words[i], words[size + j]) for i, j in enumerate(forward) if backward[j] == i})
+
+
+def attention_scores(model: Any, tokenizer: Any, recipe: WordAlignmentRecipe) -> pandas.DataFrame:
+    """AER in percent: a row for each layer, from 1, a column for each language pair, and their mean."""
+    rows: dict[int, dict[str, float]] = {layer: {} for layer in range(1, model.config.num_hidden_layers + 1)}
+    for name, (sentences, gold) in WordAlignmentTask(recipe).read().pairs.items():
+        attentions = {number: read_attention(model, tokenizer, *map(list, sentences[number])) for number in gold}
+        for layer, row in rows.items():
+            links = {number: attention_links(attention, layer - 1) for number, attention in attentions.items()}
+            row[name] = score(links, gold)["aer"]
+    table = pandas.DataFrame.from_dict(rows, orient="index")
+    return table.assign(mean=table.mean(axis=1))
+
+
+def draw_attention(attention: Attention, path: Path) -> None:
+    """Writes the attention of the middle layer as a heat map; rows attend to columns."""
+    middle = len(attention.weights) // 2
+    figure = Figure(figsize=(4.2, 4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(attention.weights[middle - 1], cmap="Blues", vmin=0)
+    axes.set_xticks(range(len(attention.tokens)), attention.tokens, rotation=90, size=SIZE)
+    axes.set_yticks(range(len(attention.tokens)), attention.tokens, size=SIZE)
+    axes.axhline(attention.size - 0.5, color="#c8620a", linewidth=1)
+    axes.axvline(attention.size - 0.5, color="#c8620a", linewidth=1)
+    axes.set_title(f"Attention in layer {middle}, mean of the heads", size=SIZE + 1, weight="bold")
+    figure.colorbar(image, shrink=0.6)
+    figure.savefig(path)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__.partition("\n")[0])
     default = Path("hub_cards/models/figures")
     parser.add_argument("--output", type=Path, metavar="FOLDER", default=default, help=f"default {default}")
-    folder = parser.parse_args(argv).output
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in FIGURES:
-        draw(name, folder)
+    parser.add_argument("--attention", metavar="DIR|ID", help="draw the attention of this model instead")
+    sample = ["finetuning/recipes/xlm_align/sample_word_alignment.yaml"]
+    parser.add_argument("--pairs", nargs="+", metavar="RECIPE", default=sample, help="gold links, with overrides")
+    flags = parser.parse_args(argv)
+    flags.output.mkdir(parents=True, exist_ok=True)
+    if not flags.attention:
+        for name in FIGURES:
+            draw(name, flags.output)
+        return
+    with user_errors():
+        recipe = load_recipe(WordAlignmentRecipe, flags.pairs[0], [*flags.pairs[1:], f"model={flags.attention}"])
+        leave_out_missing(recipe)
+        tokenizer = load_tokenizer(flags.attention)
+        # the other implementations give no weights
+        model = load_whole(AutoModel, flags.attention, flags.attention, attn_implementation="eager")
+        sides = (SEAT.split(), PLATZ.split())
+        draw_attention(read_attention(model, tokenizer, *sides), flags.output / "attention.png")
+        print(attention_scores(model, tokenizer, recipe).round(1).to_string())
 
 
 if __name__ == "__main__":

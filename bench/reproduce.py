@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas
 
-from finetuning.page import markdown_table
+from finetuning.page import METRICS, markdown_table
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import read_results, summary
 from finetuning.tasks.registry import KINDS, kind_of
@@ -86,6 +86,7 @@ class Claim:
     seeds: list[int] = field(default_factory=list)
     columns: list[Column] = field(default_factory=list)
     plot: Literal["layers", "bars"] | None = None
+    plot_title: str = ""  # what the plot shows here, for readers who know no paper
     outcome: Literal["yes", "in part", "no", "open"] | None = None  # whether it holds here; none: not run yet
     verdict: str = ""  # the result, in a sentence or two
     setup: str = ""  # the sentence above its table: what is compared, on what data
@@ -267,7 +268,7 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int
         which = f"Seeds {', '.join(map(str, seeds))}." if seeds[1:] else f"Only seed {seeds[0]}."
         lines += [f"{claim.setup} {which}".strip(), "", *markdown_table((header, rows)), ""]
         if claim.plot and all(row[1] for row in rows):
-            lines += [f"![{claim.says}](results/{draw(claim, titles, scores, results).name})", ""]
+            lines += [f"![{claim.plot_title}](results/{draw(claim, titles, scores, results).name})", ""]
     return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]
 
 
@@ -290,18 +291,20 @@ def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
 
 def draw(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
     """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
-    path, title = results.with_name(f"{results.name}-{claim.name}.png"), f"Our test of {claim.paper}"
+    path = results.with_name(f"{results.name}-{claim.name}.png")
     panels: dict[str, dict] = {}
     if claim.plot == "bars":
         for model, name in titles.items():
             found = {of.name: _by(["seed"], of, model, scores).mean() for of in claim.columns if of.better == "up"}
             panels[name] = {column: summary(by_seed) for column, by_seed in found.items() if len(by_seed)}
-        plot_bars(panels, path, title, "score")
+        plot_bars(panels, path, claim.plot_title, "score (%), higher is better")
     else:
         for model, name in titles.items():
             for (language, layer), own in _by(["language", "layer"], claim.columns[0], model, scores):
                 panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(own)
-        plot_lines(panels, path, title, "layer", claim.columns[0].metric.upper())
+        metric, better = claim.columns[0].metric, claim.columns[0].better
+        label = f"{METRICS.get(metric, metric)} (%), {'lower' if better == 'down' else 'higher'} is better"
+        plot_lines(panels, path, claim.plot_title, "layer", label)
     return path
 
 

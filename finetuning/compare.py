@@ -24,8 +24,8 @@ from zoo_core.command_line import CommandParser, user_errors
 
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
-# scores by run and row of the table, lists of lines below it, and tables of all scores
-Compared = tuple[dict[str, dict[str, Summary]], dict[str, list[str]], list[pandas.DataFrame]]
+# scores by run and row of the table, lists of lines below it, tables of all scores, and the picture if there is one
+Compared = tuple[dict[str, dict[str, Summary]], dict[str, list[str]], list[pandas.DataFrame], Path | None]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,11 +44,13 @@ def main(argv: list[str] | None = None) -> None:
         options.output.mkdir(parents=True, exist_ok=True)
         path, first = options.output / "comparison", contents[options.run[0][0]]
         if isinstance(first, Results):
-            title, columns, lists, frames = first.title, *compare_tasks(contents, path)
+            title = first.title
+            columns, lists, frames, picture = compare_tasks(contents, path)
         else:
-            title, columns, lists, frames = "Suites", *compare_suites(contents, dict(options.run), path)
+            title = "Suites"
+            columns, lists, frames, picture = compare_suites(contents, dict(options.run), path)
         texts = {run: {name: with_deviation(entry) for name, entry in of.items()} for run, of in columns.items()}
-        write_page(path, title, as_cells("", texts), lists, path.with_suffix(".png"), frames)
+        write_page(path, title, as_cells("", texts), lists, picture, frames)
 
 
 def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
@@ -56,10 +58,10 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
     compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in runs.items()}
     if len(set(compared.values())) > 1:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
-    draw(runs, path.with_suffix(".png"))
     columns = {run: of.figures for run, of in runs.items()}
     frames = [of.frame(run=run) for run, of in runs.items()]
-    return columns, {"Warnings": joint_warnings(runs), "What differs between the runs": differences(runs)}, frames
+    lists = {"Warnings": joint_warnings(runs), "What differs between the runs": differences(runs)}
+    return columns, lists, frames, draw(runs, path.with_suffix(".png"))
 
 
 def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Compared:
@@ -74,8 +76,8 @@ def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path
         if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
         warnings += [f"{task}: {line}" for line in joint_warnings(runs)]
-    plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
-    return columns, {"Warnings": warnings}, frames
+    picture = plot_bars(bars, path.with_suffix(".png"), "Main score of each task", "score (%)")
+    return columns, {"Warnings": warnings}, frames, picture
 
 
 if __name__ == "__main__":

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
+METRICS = {
+    "aer": "alignment error rate",
+    "bleu": "BLEU",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "sacrebleu": "BLEU",
+}  # in plots
+WHOLE_FILE = "whole file"  # the split of a table that is a file
 MOST_PANELS = 12  # languages and their average, side by side in a plot over layers; of more, only the average
 
 
@@ -85,24 +93,25 @@ def score_table(results: Results) -> Cells:
 
 
 def write_results(results: Results, folder: Path) -> None:
-    """Writes scores.png, results.md, results.csv and results.json into a folder, and prints the table.
+    """Writes scores.png (unless it had a single bar), results.md, results.csv and results.json, and prints the table.
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, table, model = folder / "scores.png", score_table(results), results["model"]
-    title = f"{results['task']}, {results.setting}: {model['folder']}"
+    table, model = score_table(results), results["model"]
+    title = f"{results['task']}, {results.setting.replace('_', '-')}: {model['folder']}"
     identity = model["fingerprint"].rpartition("@")[2][:19]
     run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({identity})"
     lists = {"Warnings": warnings_of(results), "Protocol": [*results["lines"], *run]}
-    draw({run_name(model["folder"]): results}, picture)
+    picture = draw({run_name(model["folder"]): results}, folder / "scores.png")
     write_page(folder / "results", title, table, lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 
-def draw(runs: dict[str, Results], path: Path) -> None:
+def draw(runs: dict[str, Results], path: Path) -> Path | None:
     """Draws scores over layers (XLM-Align, Figure 2; MetaXLM, Figures 3, 4), BLEU over steps, or bars by language.
 
     Over layers, each language has a panel, or their average alone if they are many, and each run or method a line.
+    Returns `path`; None for a single number, which is not drawn.
     """
     first, curves = next(iter(runs.values())), {}
     for run, results in runs.items():
@@ -119,12 +128,27 @@ def draw(runs: dict[str, Results], path: Path) -> None:
             }
             for name in (first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE])
         }
-        labels = f"layer (reported: {first['protocol']['layer']})", "score (%)"
-    elif curves:
-        panels, labels = {"": curves}, ("steps", "dev BLEU")
-    else:
-        return plot_bars({run: results.languages for run, results in runs.items()}, path, first.title, "score (%)")
-    plot_lines(panels, path, first.title, *labels)
+        x_label = f"layer (reported: {first['protocol']['layer']})"
+        return plot_lines(panels, path, plot_title(runs, "by layer"), x_label, axis_label(first))
+    if curves:
+        return plot_lines({"": curves}, path, plot_title(runs, "during training"), "steps", "BLEU on development pairs")
+    bars = {run: results.languages for run, results in runs.items()}
+    return plot_bars(bars, path, plot_title(runs, "by language"), axis_label(first))
+
+
+def plot_title(runs: dict[str, Results], by: str) -> str:
+    """What a plot shows, as `e5 on xnli (test): accuracy by language`; of several runs, its legend has the names."""
+    first = next(iter(runs.values()))
+    split = first["protocol"]["evaluated_split"]
+    data = first["task"] if split == WHOLE_FILE else f"{first['task']} ({split})"
+    model = f"{next(iter(runs))} on " if len(runs) == 1 else ""
+    return f"{model}{data}: {METRICS.get(first.metric, first.metric)} {by}"
+
+
+def axis_label(results: Results) -> str:
+    """The main metric, in percent."""
+    lower = "" if results.is_higher_better else ", lower is better"
+    return f"{METRICS.get(results.metric, results.metric)} (%){lower}"
 
 
 def table_names(entries: list[dict[str, Any]]) -> str:
@@ -155,19 +179,25 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def write_page(
-    path: Path, title: str, table: Cells, lists: dict[str, list[str]], picture: Path, frames: list[pandas.DataFrame]
+    path: Path,
+    title: str,
+    table: Cells,
+    lists: dict[str, list[str]],
+    picture: Path | None,
+    frames: list[pandas.DataFrame],
 ) -> None:
-    """Writes `path`.md: a table, lists that are not empty, and a picture next to it; and `path`.csv.
+    """Writes `path`.md: a table, lists that are not empty, and the picture next to it if there is one; and `path`.csv.
 
     Prints the table, and the first list as warnings.
     """
     page = [f"# {title}", "", *markdown_table(table), ""]
     for heading, lines in lists.items():
         page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
-    page += [f"![scores]({picture.name})", ""]
+    page += [f"![scores]({picture.name})", ""] if picture else []
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat(frames))
-    print_table(title, table, next(iter(lists.values())), f"{path}.md, csv, {picture.name}")
+    written = [f"{path}.md", "csv", *([picture.name] if picture else [])]
+    print_table(title, table, next(iter(lists.values())), ", ".join(written))
 
 
 def print_table(title: str, table: Cells, notes: list[str], written: str = "") -> None:

@@ -1,5 +1,9 @@
-"""The three plots of results: bars, lines and a heat map. They are as wide as a page, and further panels are below."""
+"""The three plots of results: bars, lines and a heat map. They are as wide as a page, and further panels are below.
 
+A single number is not drawn.
+"""
+
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,53 +14,84 @@ from finetuning.results import Summary
 from zoo_core.plots import figure_of, line_styles
 
 
-def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: str | Path, title: str, label: str) -> None:
-    """Bars with the standard deviation over seeds and a point a seed, as {group: {name: summary}}."""
+def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: Path, title: str, label: str) -> Path | None:
+    """Bars of means over seeds, as {group: {name: summary}}; of several seeds also the deviation, and a dot a seed.
+
+    Returns `path`; None for a single bar, which is not drawn.
+    """
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
+    entries = [entry for bars in groups.values() for entry in bars.values()]
+    if len(entries) < 2:
+        path.unlink(missing_ok=True)  # of an earlier run
+        return None
     thickness = 0.8 / len(groups)
-    note = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed"
+    note = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed" if has_seeds(entries) else ""
     with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as grid:
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
-            places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
-            means, spread = [e["mean"] for e in bars.values()], [e["sd"] or 0.0 for e in bars.values()]
-            bar = axes.barh(places, means, thickness, xerr=spread if any(spread) else None, capsize=2, label=group)
-            axes.bar_label(bar, fmt="%.1f", padding=4, fontsize=8)
-            for place, entry in zip(places, bars.values(), strict=True):  # a mean would hide a collapsed seed
-                axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
+            offset = (number - (len(groups) - 1) / 2) * thickness
+            places = [names.index(name) + offset for name in bars]
+            means = [entry["mean"] for entry in bars.values()]
+            axes.barh(places, means, thickness, label=group if len(groups) > 1 else None)
+            for place, entry in zip(places, bars.values(), strict=True):
+                end = max(entry["scores"])
+                if entry["sd"] is not None:
+                    end = max(end, entry["mean"] + entry["sd"])
+                    axes.errorbar(entry["mean"], place, xerr=entry["sd"], color="black", capsize=2)
+                    # a mean would hide a collapsed seed
+                    axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
+                beside = dict(xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+                axes.annotate(f"{entry['mean']:.1f}", (end, place), **beside)
         axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(0, 100)
         axes.set_xlabel(label)
+    return path
 
 
 def plot_lines(
-    panels: Mapping[str, Mapping[str, Mapping[int, Summary]]], path: str | Path, title: str, x_label: str, y_label: str
-) -> None:
+    panels: Mapping[str, Mapping[str, Mapping[int, Summary]]], path: Path, title: str, x_label: str, y_label: str
+) -> Path | None:
     """Lines over whole numbers, with a band of the standard deviation over seeds, as {panel: {line: {x: summary}}}.
 
-    A line of one name has one style in all panels.
+    A line of one name has one style in all panels. Returns `path`; None where no line has two points.
     """
+    lines_of_panels = [points for lines in panels.values() for points in lines.values()]
+    if max(map(len, lines_of_panels)) < 2:
+        path.unlink(missing_ok=True)  # of an earlier run
+        return None
     styles = line_styles(name for lines in panels.values() for name in lines)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     size = (7.0, (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(styles))
-    with figure_of(path, title, rows, columns, size, "line: mean of seeds; band: ± standard deviation") as grid:
+    entries = [entry for points in lines_of_panels for entry in points.values()]
+    note = "line: mean of seeds; band: ± standard deviation" if has_seeds(entries) else ""
+    with figure_of(path, title, rows, columns, size, note) as grid:
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
-                means, spread = (np.array([e[key] or 0.0 for e in points.values()]) for key in ("mean", "sd"))
-                axes.plot(list(points), means, label=name, **styles[name])
+                means = np.array([entry["mean"] for entry in points.values()])
+                spread = np.array([entry["sd"] or 0.0 for entry in points.values()])
+                axes.plot(list(points), means, label=name if len(styles) > 1 else None, **styles[name])
                 color = styles[name]["color"]
                 axes.fill_between(list(points), means - spread, means + spread, color=color, alpha=0.2, linewidth=0)
             axes.set_title(panel, fontsize=9)
             axes.set_xlabel(x_label)
             axes.xaxis.get_major_locator().set_params(integer=True)
         for axes in grid[:, 0]:
-            axes.set_ylabel(y_label)
+            axes.set_ylabel(textwrap.fill(y_label, 28))
+    return path
 
 
-def plot_heat_map(table: pandas.DataFrame, path: str | Path, title: str, x_label: str, y_label: str) -> None:
-    """A heat map of a table with its numbers in percent."""
+def has_seeds(entries: list[Summary]) -> bool:
+    """Whether some scores are means of several seeds."""
+    return any(entry["sd"] is not None for entry in entries)
+
+
+def plot_heat_map(table: pandas.DataFrame, path: Path, title: str, x_label: str, y_label: str) -> Path | None:
+    """A heat map of a table with its numbers in percent. Returns `path`; None for a single number."""
+    if table.size < 2:
+        path.unlink(missing_ok=True)  # of an earlier run
+        return None
     size = (max(7.0, 2.0 + 0.5 * len(table.columns)), max(2.4, 1.4 + 0.22 * len(table)))
     with figure_of(path, title, 1, 1, size) as grid:
         axes = grid[0, 0]
@@ -67,3 +102,4 @@ def plot_heat_map(table: pandas.DataFrame, path: str | Path, title: str, x_label
         axes.set_yticks(range(len(table)), table.index, fontsize=8)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
+    return path

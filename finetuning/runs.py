@@ -29,7 +29,7 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, joint_warnings, print_table, write_page
+from finetuning.page import as_cells, axis_label, joint_warnings, plot_title, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results import GAP, OTHERS, Results, load_results, read_results, with_deviation
@@ -255,7 +255,8 @@ def step_of(model: Path) -> int:
 
 def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
     """Writes runs.md, runs.csv and runs.png, and shows the table."""
-    (keys, first), picture = found[0], folder / "runs.png"
+    keys, first = found[0]
+    path = folder / "runs.png"
     runs = {", ".join(map(str, own.values())): results for own, results in found}
     if all("step" in own for own, _ in found):
         shown = first.with_average[-1:] if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
@@ -263,10 +264,12 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
         for (own, results), name in itertools.product(found, shown):
             line = ", ".join(value for key, value in own.items() if key != "step")
             panels[name].setdefault(line, {})[own["step"]] = results.of(name)
-        plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
+        title = plot_title(runs, "by step of pre-training")
+        picture = plot_lines(panels, path, title, "pre-training steps", axis_label(first))
     else:
         means = {run: {name: of["mean"] for name, of in results.languages.items()} for run, results in runs.items()}
-        plot_heat_map(pandas.DataFrame(means).T, picture, first.title, "evaluated on", ", ".join(keys))
+        title = plot_title(runs, "by run and language, in %")
+        picture = plot_heat_map(pandas.DataFrame(means).T, path, title, "evaluated on", ", ".join(keys))
     columns: dict[str, dict[str, str]] = {}
     for run, results in runs.items():
         for name, entry in results.figures.items():

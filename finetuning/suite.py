@@ -276,8 +276,9 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     warnings = [*filter(None, [suite.note]), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
     warnings += joint_warnings(found)
-    picture = path.with_suffix(".png")
-    plot_bars({run: {name: scores[name] for name in found}}, picture, suite.name, "score (%)")
+    bars = {run: {name: scores[name] for name in found}}
+    title = f"{run} on {suite.name}: main score of each task"
+    picture = plot_bars(bars, path.with_suffix(".png"), title, "score (%)")
     write_page(path, suite.name, table, {"Warnings": warnings}, picture, [of.frame(run=run) for of in found.values()])
     facts = {"format": FORMAT, "kind": "benchmark", "suite": asdict(suite), "left_out": left_out}
     write_json(path.with_suffix(".json"), {**facts, "scores": {run: scores}, "warnings": warnings})

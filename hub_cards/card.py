@@ -9,7 +9,7 @@ other tasks. Nothing is remembered: each call makes the whole card, and leaves o
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,24 @@ def write_card(
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
     with written_aside(target) as stream:
         stream.write(text)
+    for note in _notes(record, start):
+        print(f"note: {note}", file=sys.stderr)
     return target
+
+
+def _notes(record: "Record", start: str) -> Iterator[str]:
+    """What the owner of a model must decide: the base model's id, and whether rows of the data may be shown."""
+    from hub_cards.record import hub_id
+
+    is_random = record.recipe and not record.own and not start
+    if not is_random and not record.base_model and not hub_id(start):
+        known = f"the run started from {start}, which is no id of the Hub" if start else "its start is not known"
+        yield f"the card names no base model: {known}. If it is on the Hub, give --base-model owner/name."
+    if record.rows:
+        yield (
+            f"the examples show {len(record.rows)} rows of the evaluation data, with their predictions. If these must "
+            "not be public, move `predictions` out of the seed's folder and write the card again."
+        )
 
 
 def render(folder: Path, record: "Record") -> str:
@@ -85,6 +102,7 @@ def render(folder: Path, record: "Record") -> str:
     from hub_cards import sections
     from hub_cards.examples import uses
     from hub_cards.metadata import card_data, reported
+    from hub_cards.record import has_code
 
     contents = list(map(reported, record.results))
     values = {
@@ -94,7 +112,7 @@ def render(folder: Path, record: "Record") -> str:
         "about": sections.about(record.config["model_type"]),
         "uses": uses(folder, record, record.repo or FOLDER_ITSELF),
         "task": sections.task(record),
-        "has_code": bool(record.config.get("auto_map")),
+        "has_code": has_code(folder),
         "training": sections.training(record),
         "curves": record.curves,
         "results": sections.results(contents),

@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub_cards.metadata import head_of, reported, saved_class, trained_in
-from hub_cards.record import Record
-from hub_cards.sections import about, masked_losses
+from hub_cards.example_rows import labeled_words
+from hub_cards.metadata import LM_HEADS, head_of, predicts_masked_words, reported, saved_class, trained_in
+from hub_cards.record import Record, has_code
+from hub_cards.sections import about
 from hub_cards.sentence_transformer import default_layer
 from modeling.pair_aligner import DEFAULT_METHOD
 from zoo_core.provenance import read_json
@@ -23,7 +24,7 @@ from zoo_core.provenance import read_json
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
 HEADS = {
-    "ForSequenceClassification": ("text_classification", "Classification", "Prints the label of a text, or of a pair."),
+    "ForSequenceClassification": ("text_classification", "Classification", "Prints labels of texts, or of pairs."),
     "ForTokenClassification": ("token_classification", "Tagging", "Prints the labeled parts of a text."),
     "ForQuestionAnswering": ("question_answering", "Question answering", "Prints the answer, a part of a text."),
     "ForConditionalGeneration": ("translation", "Translation", "Translates by beam search."),
@@ -40,26 +41,22 @@ def uses(folder: Path, record: Record, repo: str) -> list[dict[str, str]]:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)
     # JSON's text is Python's too, and leaves other scripts legible
     environment.filters["literal"] = functools.partial(json.dumps, ensure_ascii=False)
+    environment.filters["in_one_line"] = lambda text: " ".join(text.split())
+    environment.filters["labeled_words"] = labeled_words
     facts = _facts(folder, record, repo)
     return [
         {"title": title, "text": text, "code": environment.get_template(f"{name}.py.jinja").render(**facts).strip()}
-        for name, title, text in _found(folder, record, facts)
+        for name, title, text in _supported(folder, record, facts)
     ]
 
 
-def _found(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _supported(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(template, title, text) of each use; a fine-tuned model has one use, its task."""
     config = record.config
     if head := head_of(config):
-        template, title, text = HEADS[head]
-        if facts["direction_known"]:
-            text = f"Translates from `{facts['first_code']}` to `{facts['second_code']}` by beam search."
-        text += " It reads a text together with its translation (plug-in)." if facts["plug_in"] else ""
-        yield template, title, text
+        yield _use_of_head(head, facts)
         return
-    losses = masked_losses(record).values()
-    is_learned = not losses or any(loss <= entropy for loss, entropy in losses)
-    if is_learned and saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+    if predicts_masked_words(record) is not False and saved_class(config).endswith(LM_HEADS):
         yield "masked_lm", "Masked words", f"Prints the likeliest words at `{facts['mask']}`."
     yield "features", "Features", f"The vector of each token at each layer, {facts['width']} numbers."
     if (folder / "modules.json").is_file():
@@ -80,27 +77,68 @@ def _found(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tupl
         yield "translation_start", "Translation, after fine-tuning", text
 
 
+def _use_of_head(head: str, facts: dict[str, Any]) -> tuple[str, str, str]:
+    """(template, title, text) of the use of a fine-tuned model."""
+    template, title, text = HEADS[head]
+    if facts["direction_known"]:
+        text = f"Translates from `{facts['first_code']}` to `{facts['second_code']}` by beam search."
+    if facts["plug_in"]:
+        text += " It reads a text together with its translation (plug-in)."
+    if facts["rows"]:
+        text += (
+            " The texts are rows of the evaluation data. The comments at the end are the run's predictions for them."
+        )
+    wrong = [str(number) for number, row in enumerate(facts["rows"], 1) if row.get("gold") != row.get("prediction")]
+    if wrong:
+        text += f" Those that differ from the data's labels: {', '.join(wrong)}."
+    return template, title, text
+
+
 def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     """The values for the templates."""
     known = yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
     config, depth = record.config, record.config["num_hidden_layers"]
     languages, direction_known = _languages(record, known)
+    shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
+    first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
     mask = read_json(folder / "tokenizer_config.json", {}).get("mask_token") or "<mask>"
     mask = mask["content"] if isinstance(mask, dict) else mask
     layer, pooling, layer_text = _layer(record)
     alignment_layer, alignment_text = _alignment_layer(record)
-    shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
-    first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
-    tuned = (config.get("fine_tuned_on") or [""])[-1]
-    reads_pairs = tuned.startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
+    plug_in = bool(config.get("plug_in"))
+    return {
+        "repo": repo,
+        "trust": ", trust_remote_code=True" if has_code(folder) else "",
+        "languages": shown,
+        "direction_known": direction_known,
+        "first": known[first],
+        "second": known[second],
+        "first_code": first,
+        "second_code": second,
+        "mask": mask,
+        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown],
+        "rows": [] if plug_in else record.rows,  # rows of predictions have no translations
+        "pairs": _reads_pairs(record),
+        "plug_in": plug_in,
+        "label_subword": config.get("label_subword"),
+        "layer": layer,
+        "pooling": pooling,
+        "layer_text": layer_text,
+        "alignment_layer": alignment_layer,
+        "alignment_text": alignment_text,
+        "width": config["hidden_size"],
+        "layers": depth,
+        "decoder_layers": depth if depth < 24 else 6,  # the paper's 24 + 6
+    }
+
+
+def _reads_pairs(record: Record) -> bool:
+    """Whether a classifier reads two texts: as its run says; else by the names of its task and labels."""
     for content in record.own:
-        reads_pairs = content["protocol"]["texts"] == 2 if "texts" in content["protocol"] else reads_pairs
-    masked = [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown]
-    facts = dict(repo=repo, mask=mask, masked=masked, languages=shown, direction_known=direction_known)
-    facts |= dict(first=known[first], second=known[second], first_code=first, second_code=second, pairs=reads_pairs)
-    facts |= dict(layer=layer, pooling=pooling, layer_text=layer_text, plug_in=bool(config.get("plug_in")))
-    facts |= dict(alignment_layer=alignment_layer, alignment_text=alignment_text, width=config["hidden_size"])
-    return facts | dict(layers=depth, decoder_layers=depth if depth < 24 else 6)  # the paper's 24 + 6
+        if "texts" in content["protocol"]:
+            return content["protocol"]["texts"] == 2
+    tuned = (record.config.get("fine_tuned_on") or [""])[-1]
+    return tuned.startswith(PAIR_TASKS) or "entailment" in (record.config.get("id2label") or {}).values()
 
 
 def _layer(record: Record) -> tuple[int, str, str]:

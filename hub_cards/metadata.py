@@ -23,15 +23,15 @@ FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForQuestionAnswering": "question-answering",
     "ForConditionalGeneration": "translation",
 }
-# ForPreTraining has the same head as ForMaskedLM; what is not here is used for its hidden states
-PIPELINES = FINE_TUNED | {"ForMaskedLM": "fill-mask", "ForPreTraining": "fill-mask"}
+LM_HEADS = ("ForMaskedLM", "ForPreTraining")  # the ends of the classes that predict masked words
+MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 
 
 def card_data(folder: Path, record: Record) -> ModelCardData:
     """The metadata at the head of the card of a model folder."""
     config, head, base = record.config, head_of(record.config), record.base_model or start_of(record)
-    tuned, saved = [name for of in record.own for name in [*trained_in(of), *of.names]], saved_class(config)
+    tuned = [name for content in record.own for name in [*trained_in(content), *content.names]]
     tags = [config["model_type"], "cross-lingual"]
     tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) and not head else []
     tags += ["sentence-transformers"] if (folder / "modules.json").is_file() else []
@@ -43,11 +43,34 @@ def card_data(folder: Path, record: Record) -> ModelCardData:
         tags=tags,
         base_model=base if hub_id(base) else None,
         base_model_relation="finetune" if head and hub_id(base) else None,
-        pipeline_tag=next((of for end, of in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
+        pipeline_tag=pipeline_of(record),
         datasets=[path for path in learned_data(record) if hub_id(path)] or None,
         metrics=list(dict.fromkeys(content.metric for content in record.results)) or None,
         eval_results=[entry for content in record.results for entry in _index_entries(reported(content))] or None,
     )
+
+
+def pipeline_of(record: Record) -> str:
+    """The Hub's name for what the model does. Masked words are named if it is known that the model has learned them."""
+    if head := head_of(record.config):
+        return FINE_TUNED[head]
+    is_masked_lm = saved_class(record.config).endswith(LM_HEADS)
+    return "fill-mask" if is_masked_lm and predicts_masked_words(record) else "feature-extraction"
+
+
+def predicts_masked_words(record: Record) -> bool | None:
+    """Whether the mean loss of masked words is below what the frequencies of tokens give; None where it is unknown."""
+    losses = masked_losses(record).values()
+    if not losses:
+        return None
+    return sum(loss for loss, _ in losses) < sum(entropy for _, entropy in losses)
+
+
+def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
+    """Held-out loss of masked words and entropy of single tokens of the same text, in nats, of each corpus."""
+    entropies = {key.partition("/")[2]: value for key, value in record.held_out.items() if key.startswith("unigram_")}
+    names = [name for name in entropies if name.startswith(MASKED)]
+    return {name.partition("/")[2]: (record.held_out[f"held_out/{name}"], entropies[name]) for name in names}
 
 
 def reported(content: Results) -> Results:

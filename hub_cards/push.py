@@ -49,6 +49,8 @@ def push(
     from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import validate_repo_id
 
+    from hub_cards.record import has_code
+
     folder = Path(model_dir)
     validate_repo_id(repo)
     if repo.count("/") != 1:
@@ -84,7 +86,8 @@ def push(
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise ValueError(f"{repo}: {reason} Fix this, then run the same command again.") from error
     print(f"{api.endpoint}/{repo} has the folder at commit {made.oid}.")
-    print(f'AutoModel.from_pretrained("{repo}", revision="{made.oid}", trust_remote_code=True)')
+    trust = ", trust_remote_code=True" if has_code(folder) else ""
+    print(f'AutoModel.from_pretrained("{repo}", revision="{made.oid}"{trust})')
     return made.oid
 
 

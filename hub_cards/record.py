@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results import Results, load_results, run_name
+from hub_cards.example_rows import example_rows
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 from zoo_core.tables import HUB_ID
@@ -25,9 +26,9 @@ class Record:
     """All that is known of a model. Recipe, run and held-out losses of a fine-tuned model are those of its base.
 
     results: in the order of the command line. own: those of the run that fine-tuned this very model, at most one; seed:
-    of this model there. held_out: the last evaluation in events.jsonl, in nats. licenses: of data sets by path,
-    as recipes name them. base_model: Hub id of the start, where its owner names one; base_note: how the start differs.
-    license: of the weights.
+    of this model there; rows: some evaluated rows, with the model's predictions, for the examples. held_out: the last
+    evaluation in events.jsonl, in nats. licenses: of data sets by path, as recipes name them. base_model: Hub id of the
+    start, where its owner names one; base_note: how the start differs. license: of the weights.
     """
 
     config: dict[str, Any]
@@ -41,6 +42,7 @@ class Record:
     results: list[Results] = field(default_factory=list)
     own: list[Results] = field(default_factory=list)
     seed: str | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
     licenses: dict[str, str] = field(default_factory=dict)
     base_model: str | None = None
     base_note: str | None = None
@@ -83,18 +85,29 @@ def read_record(folder: Path, results: Iterable[str | Path], name: str | None, *
         known |= {"held_out": _held_out(made.parent), "curves": plot if plot.is_file() else None}
         licenses = (recipe.get("licenses") or {}) | licenses
     contents = {file: Results(forget_paths(content)) for file, content in found.items()}
+    own = [contents[own_file]] if is_tuned else []
+    rows = [row for content in own for row in example_rows(place / "predictions", content.names)]
+    without_paths = [row for row in rows if forget_paths(row) == row]
     return Record(
         config=read_json(folder / "config.json"),
         parameters=parameters,
         name=given.get("repo") or name or run_name(folder),
         weights=weights,
         results=list(contents.values()),
-        own=[contents[own_file]] if is_tuned else [],
+        own=own,
+        rows=without_paths,
         seed=place.name.removeprefix("seed-") if is_tuned else None,
         licenses=forget_paths(licenses),
         **known,
         **given,
     )
+
+
+def has_code(folder: Path) -> bool:
+    """Returns whether transformers needs code that the folder's configurations name, and so `trust_remote_code`."""
+    config = read_json(folder / "config.json", {})
+    tokenizer_config = read_json(folder / "tokenizer_config.json", {})
+    return bool(config.get("auto_map") or config.get("custom_pipelines") or tokenizer_config.get("auto_map"))
 
 
 def hub_id(path: str) -> bool:

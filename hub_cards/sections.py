@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from finetuning.facts import setting_in_words, training_in_words
 from finetuning.page import markdown_table, score_table, warnings_of
 from finetuning.results import Results, with_deviation
 from finetuning.tasks.registry import KINDS
@@ -23,10 +24,9 @@ SETTINGS = {
     "supervised": "fine-tuned on its training data",
     "feature": "not fine-tuned",
 }
-MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 SPECIAL = re.compile(r"[\\`*<~|]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
-SAID = ("setting: feature", "layer: ")  # of the protocol, by the table of scores too
-LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
+SAID = ("setting: not fine-tuned", "layer: ")  # of the protocol, by the table of scores too
+FEW_ROWS = 200  # below, chance alone moves an accuracy by 7 points or more
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def task(record: Record) -> dict[str, Any]:
     names = config.get("fine_tuned_on") or [content["task"] for content in record.own]
     lines = [
         f"Task: {metadata.FINE_TUNED[head].replace('-', ' ')}"
-        + (f", fine-tuned on {', '.join(names)}" if names else "")
+        + (f", fine-tuned on {', '.join(map(_in_words, names))}" if names else "")
     ]
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
@@ -85,11 +85,11 @@ def task(record: Record) -> dict[str, Any]:
 
 
 def poor(record: Record) -> list[str]:
-    """What a reader must know before anything else: too small, masked words not learned, scores at chance."""
+    """What a reader must know before anything else: too small, masked words not learned, scores at chance or unsure."""
     lines = []
     if record.parameters < DEMONSTRATION_PARAMETERS:
         lines.append("This small model only demonstrates that the code runs. It is not meant for use.")
-    losses = {} if metadata.head_of(record.config) else masked_losses(record)
+    losses = {} if metadata.head_of(record.config) else metadata.masked_losses(record)
     unlearned = [f"{name} {of[0]:.2f} ({of[1]:.2f})" for name, of in losses.items() if of[0] > of[1]]
     if unlearned:
         lines.append(
@@ -101,14 +101,28 @@ def poor(record: Record) -> list[str]:
             f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(at_chance))}. "
             "The warnings there name the languages. Do not use the model for these tasks."
         )
+    if unsure := list(filter(None, map(_unsure, record.results))):
+        lines.append(f"Another seed or other rows may change these scores by some points: {plain('; '.join(unsure))}.")
     return lines
 
 
-def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
-    """Held-out loss of masked words and entropy of single tokens of the same text, in nats, of each corpus."""
-    entropies = {key.partition("/")[2]: value for key, value in record.held_out.items() if key.startswith("unigram_")}
-    names = [name for name in entropies if name.startswith(MASKED)]
-    return {name.partition("/")[2]: (record.held_out[f"held_out/{name}"], entropies[name]) for name in names}
+def _unsure(content: Results) -> str:
+    """Why chance may have moved a task's scores: one seed of training, few rows; empty if neither."""
+    reasons = []
+    if KINDS[content["kind"]].is_trained and len(content["seeds"]) == 1:
+        reasons.append("one seed")
+    counts = sorted(content["protocol"]["evaluated_rows"].values())
+    if counts[0] < FEW_ROWS:
+        most = f" to {counts[-1]}" if counts[-1] != counts[0] else ""
+        each = " in each language" if counts[1:] else ""
+        reasons.append(f"only {counts[0]:,}{most} rows{each}")
+    return f"{content['task']} ({', '.join(reasons)})" if reasons else ""
+
+
+def _in_words(tuned_on: str) -> str:
+    """`xnli (zero-shot)`: a task and its setting, as configurations name them."""
+    name, bracket, setting = tuned_on.rpartition(" (")
+    return f"{name}{bracket}{setting_in_words(setting)}" if bracket else tuned_on
 
 
 def training(record: Record) -> dict[str, Any]:
@@ -206,12 +220,8 @@ def _hardware(hardware: dict[str, Any]) -> str:
 
 def _fine_tuning(content: Results, seed: str | None) -> list[str]:
     """Hyperparameters of the run that fine-tuned the model, and what its scores are of."""
-    shown = [
-        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
-        for name, value in content["hyperparameters"].items()
-        if value and name not in LEFT_OUT and not isinstance(value, (list, dict))
-    ]
-    lines = [plain(f"{content['task']}, {content.setting}: {', '.join(shown)}")]
+    setting = setting_in_words(content.setting)
+    lines = [plain(f"{content['task']}, {setting}: {training_in_words(content['hyperparameters'])}")]
     if content["seeds"][1:]:
         seeds = ", ".join(map(str, content["seeds"]))
         lines.append(f"these weights are of seed {seed}, and the scores are means over seeds {seeds}")
@@ -233,7 +243,7 @@ def results(contents: list[Results]) -> list[dict[str, Any]]:
 
 
 def _title(content: Results) -> str:
-    return f"{content['task']}, {content.setting.replace('_', '-')}".removesuffix(", feature")
+    return f"{content['task']}, {setting_in_words(content.setting)}".removesuffix(", feature")
 
 
 def _score(content: Results) -> str:

@@ -23,11 +23,11 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config, tok
 from transformers.utils import logging as transformers_logging
 
 from . import MODEL_TYPES
+from .configuration_encoder import first_position
 from .layer_states import check_finite
 
 logger = transformers_logging.get_logger(__name__)
 
-LARGEST_VOCABULARY_PADDING = 128  # vocabularies are padded to a multiple of at most this many rows, for speed
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
 SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
@@ -170,13 +170,23 @@ def _check_code(path: str, entries: Any, is_known: bool, what: str) -> None:
         logger.warning_once(f"{path} brings code that is not run: {listed}. {REMEDY}")
 
 
-def check_vocabulary(tokenizer: Any, config: Any, name: str) -> None:
-    """Raises ValueError if a model has fewer rows than the tokenizer has tokens, far more, or another padding id."""
-    tokens, rows, padding = len(tokenizer), config.vocab_size, {tokenizer.pad_token_id, config.pad_token_id} - {None}
-    if not tokens <= rows < tokens + LARGEST_VOCABULARY_PADDING or len(padding) > 1:
+def check_vocabulary(tokenizer: Any, config: PreTrainedConfig, name: str) -> None:
+    """Raises ValueError if a model has fewer rows than the tokenizer has tokens, or counts positions from another
+    padding id than the tokenizer's.
+
+    More rows than tokens are unused: mDeBERTa has 898. A model that counts positions from 0 never reads the padding id:
+    multilingual-e5-small has that of BERT, and the tokenizer of XLM-R.
+    """
+    if config.vocab_size < len(tokenizer):
         raise ValueError(
-            f"The tokenizer has {tokens} tokens and padding id {tokenizer.pad_token_id}, the model of {name} has "
-            f"{rows} embeddings and padding id {config.pad_token_id}. Use the model's own tokenizer."
+            f"The tokenizer has {len(tokenizer)} tokens, the model of {name} has {config.vocab_size} embeddings. Use "
+            "the model's own tokenizer."
+        )
+    are_known = tokenizer.pad_token_id is not None and config.pad_token_id is not None
+    if are_known and tokenizer.pad_token_id != config.pad_token_id and first_position(config) > 0:
+        raise ValueError(
+            f"The tokenizer has padding id {tokenizer.pad_token_id}, the model of {name} has padding id "
+            f"{config.pad_token_id}. Use the model's own tokenizer."
         )
 
 

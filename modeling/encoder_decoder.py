@@ -8,9 +8,11 @@ decode, with cross-attention plugged in and self-attention causal. Source `<s> x
 Legend: `B` sequences, `T` target positions, `S` source positions, `N` predictions, `H` hidden size, `V` vocabulary.
 """
 
+import copy
 import dataclasses
 import logging
 import re
+from typing import Any
 
 import torch
 from torch import nn
@@ -116,6 +118,23 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             # fairseq never chooses it either; positions do not count it, so that it would shift all that follows
             suppress_tokens=[self.config.pad_token_id],
         )
+
+    def generate(
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs
+    ) -> Any:
+        """The library's `generate`. `max_new_tokens` takes the place of the default `max_length`, where the library
+        would warn that both are set."""
+        is_limited = kwargs.get("max_new_tokens") is not None
+        if generation_config is not None:
+            is_limited = is_limited or generation_config.max_new_tokens is not None
+        defaults = self.generation_config
+        try:
+            if is_limited:
+                self.generation_config = copy.deepcopy(defaults)
+                self.generation_config.max_length = None
+            return super().generate(inputs, generation_config, **kwargs)
+        finally:
+            self.generation_config = defaults
 
     def get_encoder(self, modality=None):
         return self.roberta

@@ -143,6 +143,11 @@ def computable(values):
     return values if values.dtype == torch.float64 else values.float()
 
 
-def wide(values):
+def wide_type(device: torch.device) -> torch.dtype:
+    """float64, or float32 on a device that has no wider type: Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def wide(values: torch.Tensor) -> torch.Tensor:
     """In float64, where the device has it."""
-    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+    return values.to(wide_type(values.device))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
+import contextlib
 import re
-from itertools import accumulate, chain, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
 Words = str | list[str] | tuple[str, ...]
 Offsets = list[tuple[int, int]]
@@ -55,10 +58,32 @@ class Tokens(NamedTuple):
     bounds: torch.Tensor
 
 
-def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]) -> list[str]:
+@contextlib.contextmanager
+def reading_text(backend: Tokenizer) -> Iterator[None]:
+    """Makes a tokenizer read whole texts, in which the name of a special token is text, and restores its settings.
+
+    A call of the library's tokenizer leaves truncation, padding and the reading of special tokens as it needed them.
+    """
+    truncation = backend.truncation
+    padding = backend.padding
+    reads_names_as_text = backend.encode_special_tokens
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    try:
+        yield
+    finally:
+        backend.encode_special_tokens = reads_names_as_text
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
+
+
+def spell_with_spaces(words: list[str], offsets: Offsets | None) -> list[str]:
     """The words with the spaces that a text has before them: none at its beginning, nor next to Chinese and Japanese.
 
-    If the text is known, the `offsets` say where spaces are. Words of white space and words in `alone` get none.
+    If the text is known, the `offsets` say where spaces are. Words of white space get none.
     """
     if offsets is not None:
         is_apart = [end < begin for (_, end), (begin, _) in pairwise(offsets)]
@@ -66,37 +91,48 @@ def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]
         is_apart = [not CJK.search(before[-1:] + word[:1]) for before, word in pairwise(words)]
     spelled = [word if word.strip() else "" for word in words]
     for index, has_space in enumerate(is_apart, start=1):
-        if has_space and spelled[index] and words[index] not in alone:
+        if has_space and spelled[index]:
             spelled[index] = f" {words[index]}"
     return spelled
 
 
-def cut_into_tokens(tokenizer, sentences: list[list[str]], offsets: list[Offsets | None] | None = None) -> Tokens:
+def cut_into_tokens(
+    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None] | None = None
+) -> Tokens:
     """The tokens of sentences given as words, without special tokens; `offsets`: of each, where its text is known.
 
     Words are cut one by one, as every tokenizer does that is given words. Tokenizers whose tokens hold the space before
     a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the word. A word may have no
-    token (a control character): it is left out, and the others keep their numbers. Special tokens that the text itself
-    spells are dropped, unknown tokens are kept.
+    token (a control character): it is left out, and the others keep their numbers. The name of a special token is text,
+    and becomes the unknown token where the vocabulary has no other way to write it.
     """
-    backend = tokenizer.backend_tokenizer
-    backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
-    backend.no_truncation()
+    with reading_text(tokenizer.backend_tokenizer):
+        return _cut(tokenizer, sentences, offsets or [None] * len(sentences))
 
-    def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
-        found = backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
-        return [list(zip(of.ids, of.word_ids, strict=True)) for of in found]
+
+def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None]) -> Tokens:
+    backend = tokenizer.backend_tokenizer
+
+    def ids_of(word: str) -> list[int]:
+        return backend.encode([word], is_pretokenized=True, add_special_tokens=False).ids
 
     text = backend.encode("a b", add_special_tokens=False).ids
-    a, with_space, b = ([token for token, _ in of] for of in cut([["a"], [" b"], ["b"]]))
-    if text == a + with_space != a + b:
-        alone = set(tokenizer.all_special_tokens)
-        texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
-        sentences = [spell_with_spaces(*text, alone) for text in texts]
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    found = [[item for item in of if item[0] not in special] for of in cut(sentences)]
-    ids_F, words_F = torch.tensor(list(chain.from_iterable(found)), dtype=torch.long).view(-1, 2).T
-    return Tokens(ids_F, words_F, torch.tensor(list(accumulate(map(len, found), initial=0))))
+    with_space = ids_of("a") + ids_of(" b")
+    if text == with_space != ids_of("a") + ids_of("b"):
+        sentences = [spell_with_spaces(*sentence) for sentence in zip(sentences, offsets, strict=True)]
+    special = set(tokenizer.all_special_ids)
+    ids: list[int] = []
+    words: list[int] = []
+    bounds = [0]
+    for encoded in backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False):
+        for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
+            # a unigram model's vocabulary contains the special tokens, too
+            text_token = tokenizer.unk_token_id if token in special else token
+            if text_token is not None:
+                ids.append(text_token)
+                words.append(word)
+        bounds.append(len(ids))
+    return Tokens(torch.tensor(ids, dtype=torch.long), torch.tensor(words, dtype=torch.long), torch.tensor(bounds))
 
 
 class InputFormat(NamedTuple):

@@ -13,12 +13,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
+from modeling.symmetrization import wide, wide_type
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import Corpus, unigram_entropy
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Phase
 from pretraining.rows import inputs_of
 from pretraining.start.teacher import TeacherModel
+from zoo_core.provenance import resident_bytes
 
 
 class Meter:
@@ -29,7 +31,8 @@ class Meter:
         self.accelerator = accelerator
         self.slots = {key: slot for slot, key in enumerate(product(losses, (one.name for one in corpora)))}
         # row 0: sum of losses in nats, row 1: number of predictions
-        self.sums_2K = torch.zeros(2, len(self.slots), dtype=torch.float64, device=accelerator.device)
+        dtype = wide_type(accelerator.device)
+        self.sums_2K = torch.zeros(2, len(self.slots), dtype=dtype, device=accelerator.device)
         self.tokens = self.sums_2K.new_zeros(())
         self.restart(phase_step)
 
@@ -45,8 +48,9 @@ class Meter:
             names = batch[OBJECTIVES[objective].reads or objective]["languages"]
             slots_B = torch.tensor([self.slots[loss, name] for name in names], device="cpu")
             slots_N = slots_B.to(losses_N.device, non_blocking=True)[output.batch_rows[loss]]
-            self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
-            self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
+            wide_losses_N = wide(losses_N)
+            self.sums_2K[0].index_add_(0, slots_N, wide_losses_N)
+            self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(wide_losses_N))
         for sub_batch in batch.values():
             self.tokens += sum((fields["segment_ids"] >= 0).sum() for fields in inputs_of(sub_batch))
 
@@ -63,10 +67,14 @@ class Meter:
 
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
         """Returns the figures of events.jsonl up to `phase_step`. All processes must call this together."""
-        device, (means, loss) = self.accelerator.device, self.means()
-        tokens, seconds = float(self.accelerator.reduce(self.tokens)), time.perf_counter() - self.seconds
-        # the peak, of the GPU or, on a CPU, of this process; Linux counts in KiB
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        device = self.accelerator.device
+        means, loss = self.means()
+        tokens = float(self.accelerator.reduce(self.tokens))
+        seconds = time.perf_counter() - self.seconds
+        # the peak, of the GPU or, on a CPU, of this process
+        memory_bytes = resident_bytes(resource.getrusage(resource.RUSAGE_SELF))
+        if device.type == "cuda":
+            memory_bytes = torch.cuda.max_memory_allocated(device)
         line = {} if loss is None else {"loss": loss}
         line |= {f"loss/{key}": value for key, value in means.items()} | {
             # fp16 skips a step whose norm is not finite; a step without predictions has none
@@ -74,7 +82,7 @@ class Meter:
             "predictions": int(predictions),
             "tokens_per_second": tokens / seconds,
             "steps_per_second": (phase_step - self.since) / seconds,
-            "memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else memory,
+            "memory_gib": memory_bytes / 2**30,
         }
         self.tokens.zero_()
         return line

@@ -19,10 +19,11 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling import MODEL_TYPES
 from modeling.backbone import honors_block_masks
+from pretraining.data.batches import Feed
 from pretraining.data.corpora import Corpus
 from pretraining.data.languages import corpus_probabilities
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Corpora, Phase, Recipe, scheduled_together
+from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained, listed
@@ -45,15 +46,18 @@ def show_plan(recipe: Recipe) -> None:
     It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
     """
 
-    def cut(kind: str) -> list:
-        return [replace(c, max_rows=c.max_rows and min(c.max_rows, ROWS_READ)) for c in getattr(recipe, kind)]
-
     quiet_libraries()
     accelerator = make_accelerator(recipe.precision)
-    few = replace(recipe, num_workers=0, **{kind: cut(kind) for kind in ("monolingual", "bitext", "linked")})
+    few = replace(recipe, num_workers=0)
+    for kind in ("monolingual", "bitext", "linked"):
+        corpora = [replace(corpus, max_rows=rows_to_read(corpus.max_rows)) for corpus in getattr(recipe, kind)]
+        setattr(few, kind, corpora)
     start, config, feed, _ = read_parts(few, accelerator)
     if not accelerator.is_main_process:
         return
+    limits = {name: corpus.max_rows for name, corpus in recipe.named_corpora().items()}
+    corpora = [estimated(corpus, limits[corpus.name]) for corpus in feed.corpora]
+    feed = Feed(few, corpora, feed.tokenizer, config, feed.num_processes, feed.process_index)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
         console.print(supported(start.start_from))
@@ -66,7 +70,7 @@ def show_plan(recipe: Recipe) -> None:
         console.print(_matching_table(matching, feed.tokenizer))
         for read in matching.dictionaries:
             console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
-    console.print(_corpora_table(feed.corpora, recipe.named_corpora(), recipe.alpha))
+    console.print(_corpora_table(feed.corpora, recipe.alpha))
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
@@ -76,6 +80,19 @@ def show_plan(recipe: Recipe) -> None:
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
     console.print("Dry run: nothing was trained or written.")
+
+
+def rows_to_read(max_rows: int | None) -> int | None:
+    """Returns how many rows of a corpus with this `max_rows` a dry run reads at most; None: all."""
+    return max_rows and min(max_rows, ROWS_READ)
+
+
+def estimated(corpus: Corpus, max_rows: int | None) -> Corpus:
+    """Returns a corpus of which the first rows were read, with the size that `max_rows` rows would have."""
+    rows_read = len(corpus.columns[0].lengths)
+    if not max_rows or rows_read < ROWS_READ:  # it has no more
+        return corpus
+    return corpus.scaled(max_rows / rows_read)
 
 
 def supported(checkpoint: Pretrained) -> Table:
@@ -119,18 +136,15 @@ def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> s
     return pandas.crosstab(*columns, margins=True, margins_name="all").to_string()
 
 
-def _corpora_table(corpora: list[Corpus], given: Corpora, alpha: float) -> Table:
-    rows, scales = [], {}
-    for corpus in corpora:
-        max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
-        scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
-        corpus.size = given[corpus.name].size or int(corpus.size * scale)  # for phases that read this form, too
+def _corpora_table(corpora: list[Corpus], alpha: float) -> Table:
+    rows = []
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
         for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            read, tokens = (int(scales[corpus.name] * count) for count in (corpus.counts["rows"], corpus.tokens))
-            facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
+            num_rows = int(corpus.scale * corpus.counts["rows"])
+            tokens = int(corpus.scale * corpus.tokens)
+            facts = (f"{num_rows:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
     note = f"with max_rows: estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"

@@ -167,8 +167,11 @@ def plot_curves(folder: Path) -> None:
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
-    note = "with markers: evaluations, or training without them; thin: training; dotted: unigram entropy"
-    with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as grid:
+    note = (
+        "with markers: evaluations, or training without them; thin: training; dotted: loss of token frequencies alone"
+    )
+    title = f"{folder.name}: losses and evaluations during training"
+    with figure_of(folder / "curves.png", title, rows, columns, size, note) as grid:
         for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
             is_evaluated = any(kind == "held_out" for kind, *_ in panel)
             for kind, name, values in panel:

@@ -27,6 +27,7 @@ from transformers import PreTrainedConfig, get_scheduler
 from modeling.checkpoints import readable
 from modeling.configuration_encoder import longest_input
 from modeling.masked_lm import ForPreTraining
+from modeling.symmetrization import wide_type
 from pretraining.checkpoints import (
     check_same_data,
     data_facts,
@@ -46,7 +47,7 @@ from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
 from zoo_core.console import quiet_libraries
-from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
+from zoo_core.processes import Stopped, at_once, hold_signals, main_first, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -89,7 +90,7 @@ def read_parts(
     recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
 ) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
     """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
-    with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
+    with main_first():  # of each machine; then tokenized text and remote code are in the cache
         start, teacher = Start(recipe), None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
@@ -202,7 +203,7 @@ class Training:
             """The micro-batches of the next step; what all processes sum: its predictions, and reasons to stop."""
             micro_batches = self.stops.fetch(recipe.gradient_accumulation_steps)
             counts = [phase.predictions(batch, weights) for batch in micro_batches]
-            numbers = torch.tensor([sum(counts), *self.stops.reasons()], dtype=torch.float64, device="cpu")
+            numbers = torch.tensor([sum(counts), *self.stops.reasons()], dtype=wide_type(device), device="cpu")
             return micro_batches, numbers.to(device, non_blocking=True)
 
         if self.phase_step < phase.steps:
@@ -211,7 +212,7 @@ class Training:
         labels, *reasons = accelerator.reduce(numbers).tolist()
         self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
-            late, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=device)
+            late, loss_sum = 0, torch.zeros((), dtype=wide_type(device), device=device)
             for number, batch in enumerate(micro_batches, start=1):
                 batch = send_to_device(batch, device, non_blocking=True)
                 output = self._backward(batch, weights, labels, is_last=number == len(micro_batches))
@@ -315,7 +316,7 @@ class Training:
 
     def _save(self, keep: int) -> None:
         is_finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()]).all()
-        if self.accelerator.reduce((~is_finite).double()):  # all processes stop together
+        if self.accelerator.reduce((~is_finite).float()):  # all processes stop together
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)

@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
@@ -40,12 +41,34 @@ def run_facts(argv: list[str]) -> dict[str, Any]:
         "versions": _versions(),
         "hardware": {
             "cpu": re.findall(r"(?m)^model name\s*: (.*)|\Z", cpus)[0] or platform.machine(),
-            "cores": len(os.sched_getaffinity(0)),
-            "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+            "cores": usable_cores(),
+            "memory_gib": _memory_gib(),
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
             "processes": int(os.environ.get("WORLD_SIZE", 1)),
         },
     }
+
+
+def usable_cores() -> int:
+    """Returns the number of processors that this process may use; those of the machine where a system knows no more."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def resident_bytes(usage: Any) -> int:
+    """Returns the peak memory of a process from its `resource.getrusage`. Linux counts in KiB, macOS in bytes."""
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return usage.ru_maxrss * unit
+
+
+def _memory_gib() -> float | None:
+    """Returns the memory of the machine; None where the system does not tell it."""
+    try:
+        num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+    return round(num_bytes / 2**30, 1)
 
 
 def _git_state() -> dict[str, Any] | None:

@@ -144,9 +144,16 @@ def run(options: Namespace) -> None:
             pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
             found = with_likely_links(aligner).align(pairs, probabilities=True)
             threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
-            facts = f"{len(pairs)} pairs; {options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+            count = first_of(len(pairs), counts["earlier"] + counts["pairs"])
+            facts = f"{count}; {options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
             write_page(page, found, facts, threshold, options.link_all)
-            CONSOLE.print(f"page of the first {len(pairs)} pairs: {page}")
+            CONSOLE.print(f"page of the {count}: {page}")
+
+
+def first_of(shown: int, total: int) -> str:
+    """`first 100 of 300 pairs`, or `10 pairs` if all are shown."""
+    pairs = f"{total:,} pair" if total == 1 else f"{total:,} pairs"
+    return pairs if shown == total else f"first {shown:,} of {pairs}"
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -212,6 +219,7 @@ def write_blocks(
     """Writes the links of all rows to stdout, or to `output`, which is resumed; returns and prints counts.
 
     settings: those of the links; empty without `output` and in other processes than the first, which alone writes.
+    Of a resumed run, `earlier` in the counts are the pairs that were aligned before.
     Raises ValueError as `kept_of`, and if `output` has more pairs than the input, which has `total` if that is known.
     """
     from modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
@@ -246,6 +254,7 @@ def write_blocks(
                 write_json(f"{output}{STATE_ENDING}", kept)
             bar.at(done + counts["pairs"])
     report_counts(counts, done, time.monotonic() - started)
+    counts["earlier"] = done
     return counts
 
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from finetuning.data.task_tables import Data
+from finetuning.facts import OF_PROTOCOL, lines_of
 from finetuning.models import Start, describe_start
-from finetuning.page import table_names
 from finetuning.recipe import TaskRecipe
 from finetuning.results import FORMAT, Results
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]
-UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options")  # facts that a page shows elsewhere
-COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language
 # Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` (rows as in
 # results.json), and what else a kind needs
 Record = dict[str, Any]
@@ -106,11 +104,8 @@ class Task(ABC, Generic[R]):
 
     def lines(self, results: Results) -> list[str]:
         """How the scores were computed, one fact a line, for the page and the card."""
-        settings = {name: results["hyperparameters"].get(name) for name in ("updates", "initialize", "generation")}
-        facts = {"setting": results.setting, **results["protocol"], **settings}
-        said = {name: in_words(fact) for name, fact in facts.items() if name not in UNSAID}
-        said |= {name: f"{total(fact):,}" for name, fact in facts.items() if name.endswith(COUNTS)}
-        return [f"{name.replace('_', ' ')}: {fact}" for name, fact in said.items() if fact] + [*self.notes]
+        settings = {name: results["hyperparameters"].get(name) for name in OF_PROTOCOL}
+        return [*lines_of({"setting": results.setting, **results["protocol"], **settings}), *self.notes]
 
     def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data.
@@ -135,19 +130,3 @@ def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
         for language, scores in found.items()
         for metric, value in scores.items()
     ]
-
-
-def total(count: Any) -> int:
-    """The sum of a count by part and language."""
-    parts = count.values() if isinstance(count, dict) else count
-    return sum(map(total, parts)) if isinstance(count, (dict, list)) else count
-
-
-def in_words(fact: Any) -> str:
-    """A fact on a page, with tables by their names."""
-    if isinstance(fact, dict):
-        said = {name.replace("_", " "): in_words(of) for name, of in fact.items()}
-        return "; ".join(f"{name} {text}" for name, text in said.items() if text)
-    if isinstance(fact, list):
-        return table_names(fact) if fact and isinstance(fact[0], dict) else ", ".join(filter(None, map(in_words, fact)))
-    return "" if fact is None or fact is False else f"{fact:,}" if type(fact) is int else str(fact)

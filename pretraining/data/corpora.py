@@ -77,8 +77,9 @@ class Corpus:
     """Text of one language, or translation pairs, as token ids; `read` reads examples from disk.
 
     name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) tokens of each training example;
-    size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
-    the examples for evaluation, the first `max_held_out` in the order of their rows' hashes.
+    size: the declared size, or N times `scale`, if more text is there than was read; counts: how many rows were
+    dropped, windowed, cut, unmatched or held out; held_out: the examples for evaluation, the first `max_held_out` in
+    the order of their rows' hashes.
     """
 
     def __init__(
@@ -89,8 +90,11 @@ class Corpus:
         apart: bool,
         held_out_fraction: float,
         max_held_out: int,
+        scale: float = 1.0,
     ):
         self.source, self.columns, self.max_length, self.apart = source, columns, max_length, apart
+        self.scale = scale
+        self.forms: dict[tuple[int, bool], Corpus] = {}
         self.name, self.languages, self.kind = source.name, source.corpus.codes, source.corpus.kind
         self.held_out_fraction, self.max_held_out = held_out_fraction, max_held_out
         below = held_out_below(held_out_fraction)
@@ -106,14 +110,23 @@ class Corpus:
         self.training = training.small()
         self.evaluated = evaluated[np.lexsort((evaluated.ids, keys))[:max_held_out]]
         self.lengths = (training.stops - training.starts)[:2].sum(0).astype(np.int32)
-        self.size = source.corpus.size or len(self.lengths)
+        self.size = source.corpus.size or int(len(self.lengths) * scale)
         self.counts = source.counts | counts | {"examples": len(self.lengths)}
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
         """Returns the same text, cut to another length, or with its sides apart, without tokenizing it again."""
-        if (max_length, apart) == (self.max_length, self.apart):
+        form = max_length, apart
+        if form == (self.max_length, self.apart):
             return self
-        return Corpus(self.source, self.columns, max_length, apart, self.held_out_fraction, self.max_held_out)
+        if form not in self.forms:  # for the next evaluation, too
+            held_out = self.held_out_fraction, self.max_held_out
+            self.forms[form] = Corpus(self.source, self.columns, *form, *held_out, self.scale)
+        return self.forms[form]
+
+    def scaled(self, scale: float) -> "Corpus":
+        """Returns the same text as a part of `scale` times as much."""
+        form = self.max_length, self.apart
+        return Corpus(self.source, self.columns, *form, self.held_out_fraction, self.max_held_out, scale)
 
     @property
     def tokens(self) -> int:

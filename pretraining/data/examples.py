@@ -65,11 +65,11 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
     """Returns token ids without special tokens. The name of one in a text, such as `<mask>`, becomes unknown."""
     texts = [text or "" for text in texts]
     if tokenizer.is_fast:  # a call would make masks and offsets, too, which takes a tenth of the time
+        from modeling.word_tokens import reading_text
+
         backend = tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        backend.encode_special_tokens = True
-        encoded = [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        with reading_text(backend):
+            encoded = [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
     else:
         encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     # split_special_tokens leaves them to the unigram model, whose vocabulary contains them, too
@@ -90,12 +90,18 @@ def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
     )
 
 
-def cut_sides(sides: list[np.ndarray], max_length: int, apart: bool) -> list[np.ndarray]:
-    """Cuts the two sides of an example to a row of `max_length` positions, or to a row each if they are read apart."""
+def cut_sides(sides: list[list[np.ndarray]], max_length: int, apart: bool) -> list[list[np.ndarray]]:
+    """Cuts the two sides of M examples to rows of `max_length` positions: to one for both sides, or to one for each if
+    they are read apart."""
+    lengths = np.array([list(map(len, side)) for side in sides])
     if apart:
-        return [ids[: max_length - SPECIALS_OF_TEXT] for ids in sides]
-    kept = cut_pair(np.array([[len(ids)] for ids in sides]), max_length - SPECIALS_OF_PAIR)
-    return [ids[:length] for ids, length in zip(sides, kept[:, 0], strict=True)]
+        kept_lengths = np.minimum(lengths, max_length - SPECIALS_OF_TEXT)
+    else:
+        kept_lengths = cut_pair(lengths, max_length - SPECIALS_OF_PAIR)
+    cut = []
+    for side, lengths_of_side in zip(sides, kept_lengths.tolist(), strict=True):
+        cut.append([ids[:length] for ids, length in zip(side, lengths_of_side, strict=True)])
+    return cut
 
 
 def random_window(ids: np.ndarray, room: int, *key: int | str) -> np.ndarray:

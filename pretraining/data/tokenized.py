@@ -12,14 +12,17 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import multiprocess  # `datasets` starts its processes with it
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from modeling.word_tokens import reading_text
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import TextColumn, row_key
 from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
+from zoo_core.provenance import usable_cores
 from zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers
@@ -30,21 +33,25 @@ READINGS = {
     "links": links_of,
     "no links": no_links,
 }
+# Raise it with every change of what these functions, `row_key` or `_tokenize` return for the same text. `datasets`
+# knows only their names, and would keep the ids that are on disk.
+READING_VERSION = 1
 # by fingerprint, with the main process: its forks have them without a copy
 TOKENIZERS: dict[str, tuple[PreTrainedTokenizerBase, int]] = {}
 ROWS_OF_PROCESS = 10_000  # fewer rows are not worth another process
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a hash of all that affects the ids of a text; a copy of the tokenizer in another folder has the same."""
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
-        backend.no_truncation()  # set by calls, not part of the tokenizer
-        backend.no_padding()
-        content = backend.to_str()
+    """Returns a hash of all that affects the ids of a text: the tokenizer, without the name of its folder, and
+    `READING_VERSION`. It is in the key of the ids on disk, and a resumed run compares it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        with reading_text(backend):  # truncation and padding are set by calls, and not part of the tokenizer
+            content = backend.to_str()
     else:
-        content = [type(tokenizer).__name__, tokenizer.get_vocab(), tokenizer.init_kwargs]
-        content = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()
+        settings = [type(tokenizer).__name__, tokenizer.get_vocab(), tokenizer.init_kwargs]
+        content = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(f"{READING_VERSION} {content}".encode()).hexdigest()
 
 
 class TokenColumn:
@@ -107,7 +114,9 @@ def tokenized_column(
     features = {"ids": List(Value("int32")), "key": Value("int64")}
     if column.document is not None:
         features["document"] = Value("string")
-    processes = min(len(os.sched_getaffinity(0)), len(column.rows) // ROWS_OF_PROCESS) if sys.platform == "linux" else 1
+    processes = 1
+    if multiprocess.get_all_start_methods()[0] == "fork":  # by default; others have no `TOKENIZERS`
+        processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
     rows = column.rows.select_columns(names).with_format(None)
     rows = rows.map(
         _tokenize,

@@ -123,6 +123,15 @@ class Collator(Objective):
         """(K,) ids of ordinary tokens, for random replacements of masked tokens."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids).astype(np.int32)
 
+    @cached_property
+    def is_text_token(self) -> np.ndarray:
+        """(V,) whether a text may hold this id: of an ordinary token, or of the unknown one."""
+        is_text_token = np.zeros(len(self.tokenizer), dtype=bool)
+        is_text_token[self.vocabulary] = True
+        if self.tokenizer.unk_token_id is not None:
+            is_text_token[self.tokenizer.unk_token_id] = True
+        return is_text_token
+
     def reads_corpus(self, corpus: Any) -> bool:
         """Returns whether it learns from a corpus: text of its kind."""
         return corpus.kind == self.text
@@ -235,8 +244,7 @@ class Collator(Objective):
         """Returns the tokens of each side of the examples, cut to a row's length."""
         sides = [self._tokens(self._values(examples, key), key) for key in self.keys]
         if len(sides) == 2:
-            pairs = [cut_sides(list(pair), self.text_length, self.apart) for pair in zip(*sides, strict=True)]
-            return [list(side) for side in zip(*pairs, strict=True)]
+            return cut_sides(sides, self.text_length, self.apart)
         # at random, so that all parts of a long text are used over time
         room = self.text_length - SPECIALS_OF_TEXT
         return [[random_window(ids, room, seed, "window", number) for number, ids in enumerate(sides[0])]]
@@ -250,13 +258,20 @@ class Collator(Objective):
         """Returns texts and lists of ids as arrays (T,) int32."""
         texts = [value for value in values if isinstance(value, str)]
         encoded = iter(encode_texts(texts, self.tokenizer) if texts else [])
-        known, tokens = np.append(self.vocabulary, self.tokenizer.unk_token_id), []
-        for number, value in enumerate(values):
-            ids = np.asarray(next(encoded) if isinstance(value, str) else value)
-            if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu" or not np.isin(ids, known).all():
-                raise ValueError(
-                    f"{type(self).__name__}: {key!r} of example {number} is {str(value)[:80]!r}. It must be a text, or "
-                    "a list of the tokenizer's ids, with at least one token and without special tokens."
-                )
-            tokens.append(ids.astype(np.int32))
-        return tokens
+        arrays = [np.asarray(next(encoded) if isinstance(value, str) else value) for value in values]
+        if not self._are_texts(arrays):
+            number = next(number for number, ids in enumerate(arrays) if not self._are_texts([ids]))
+            raise ValueError(
+                f"{type(self).__name__}: {key!r} of example {number} is {str(values[number])[:80]!r}. It must be a "
+                "text, or a list of the tokenizer's ids, with at least one token and without special tokens."
+            )
+        return [ids.astype(np.int32) for ids in arrays]
+
+    def _are_texts(self, arrays: list[np.ndarray]) -> bool:
+        """Returns whether each array holds the ids of a text, without special tokens; in a few calls for all arrays."""
+        if not all(ids.ndim == 1 and len(ids) and ids.dtype.kind in "iu" for ids in arrays):
+            return False
+        ids_F = np.concatenate(arrays, dtype=np.int64, casting="unsafe")
+        if ids_F.min() < 0 or ids_F.max() >= len(self.is_text_token):
+            return False
+        return bool(self.is_text_token[ids_F].all())

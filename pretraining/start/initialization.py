@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
-from modeling.configuration_encoder import longest_input
+from modeling.configuration_encoder import first_position, longest_input
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
@@ -84,6 +84,9 @@ class Start:
             kept = {name: value for name, value in learned.items() if name != "word_alignment_layer"}
             with readable("model.config"):
                 config = config_class.from_dict(kept | languages | given)
+            counts_from_padding = first_position(config) > 0
+            if not counts_from_padding and "pad_token_id" not in given and tokenizer.pad_token_id is not None:
+                config.pad_token_id = tokenizer.pad_token_id  # whose row is not trained; it does nothing else
         else:
             source, ids = "model.config", ("pad_token_id", "bos_token_id", "eos_token_id")
             settings = {name: getattr(tokenizer, name) for name in ids} | {"vocab_size": len(tokenizer)} | languages
@@ -91,8 +94,8 @@ class Start:
             with readable("model.config"):
                 config = config_class(**settings)
         wanted = {"pad_token_id": tokenizer.pad_token_id}
-        # a start's own tokenizer may have fewer tokens: unused rows, for example up to a multiple of 64
-        if not self.start_from or self.recipe.tokenizer or config.vocab_size < len(tokenizer):
+        # more rows than tokens are unused, for example up to a multiple of 64
+        if config.vocab_size < len(tokenizer) or self._is_smaller_than_own(tokenizer):
             wanted["vocab_size"] = len(tokenizer)
         if getattr(config, "languages", None):
             wanted["mask_token_id"] = tokenizer.mask_token_id
@@ -105,6 +108,15 @@ class Start:
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
         self._check_phases(config, learned)
         return config
+
+    def _is_smaller_than_own(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Returns whether the recipe names a tokenizer with fewer tokens than that of the checkpoint: another one."""
+        if not self.start_from or not self.recipe.tokenizer:
+            return False
+        try:
+            return len(tokenizer) < len(self.start_from.tokenizer())
+        except ValueError:  # the checkpoint has none
+            return False
 
     def _check_phases(self, config: PreTrainedConfig, learned: dict[str, Any]) -> None:
         """Raises ValueError for objectives that the model cannot learn, attention masks that it ignores, and rows

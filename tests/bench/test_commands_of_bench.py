@@ -35,6 +35,14 @@ def model(sample_tokenizer, tmp_path):
     return str(tmp_path / "model")
 
 
+def test_bench_collators(figures, model):
+    rows = figures("collators", "--model", model, "--examples", "3", "--rounds", "1")["rows"]
+    assert [(row["objective"], row["from"]) for row in rows] == [
+        ("mlm", "texts"), ("mlm", "ids"), ("tlm", "texts"), ("tlm", "ids"),
+    ]  # fmt: skip
+    assert all(row["times as long"] == pytest.approx(row["ours"] / row["transformers"]) for row in rows)
+
+
 def test_bench_finetuning(figures, model):
     sizes = "--max_length 40 --batch 8 --train 24 --evaluated 5 --rounds 1".split()
     rows = figures("finetuning", "--model", model, *sizes)["rows"]

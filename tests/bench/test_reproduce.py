@@ -80,7 +80,8 @@ def write_results(folder, values):
 
 def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
-    claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
+    plot = {"plot": "layers", "plot_title": "A title"}
+    claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], **plot)
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "head", "xlm")}, claims=[claim])
     for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
@@ -108,4 +109,5 @@ def test_write_page_of_the_committed_results_is_the_committed_page(tmp_path, mon
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
     reproduce.write_page(PLAN, SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[1, 2], output=tmp_path))
     assert (tmp_path / "reproduce.md").read_text("utf-8") == Path("bench/reproduce.md").read_text("utf-8")
+    assert all(claim.plot_title for claim in PLAN.claims if claim.plot)
     assert None not in [claim.outcome for claim in PLAN.claims]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench import collators
 from bench import masked_lm_step as mlm
 from bench._common import median_ratio, peak_bytes
 from pretraining.data.examples import Texts
@@ -24,6 +25,18 @@ def test_masked_lm_steps_read_the_same_rows():
         assert gold[row, :length].tolist() == peer["input_ids"]
         assert ours["special_tokens_mask"][row, :length].tolist() == peer["special_tokens_mask"]
     assert 0.05 < (ours["labels"] != -100).sum() / ours["attention_mask"].sum() < 0.25
+
+
+@pytest.mark.parametrize("name, sides", [("mlm", 1), ("tlm", 2)])
+def test_collators_of_the_benchmark_mask_the_same_rows(name, sides, sample_tokenizer):
+    texts = collators.read_sentences(5)[:sides]
+    rows = []
+    for work in collators.ways_of(OBJECTIVES[name](sample_tokenizer), texts).values():
+        made = work()
+        batch = made.get(name, made)  # transformers' batch has no objective
+        gold_BT = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
+        rows.append(gold_BT.tolist())
+    assert len(rows) == 4 and rows[1:] == rows[:-1] and len(rows[0]) == 5
 
 
 @pytest.mark.parametrize("encoder", mlm.ENCODERS)

@@ -1,11 +1,14 @@
 """The page of word links: its content, that words cannot become markup, and what it does in a browser."""
 
+import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from finetuning.align.command import main
+from finetuning.align.links import STATE_ENDING
 from finetuning.align.page import MARKER, write_page
 from modeling.word_alignment import WordAlignment
 
@@ -54,7 +57,9 @@ def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatc
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
     main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
     out, _ = capsys.readouterr()
-    data = data_of(page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    data = data_of(text)
+    assert "3 of 4" in text
     assert out.count("\n") == 4
     assert [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
     shown = []
@@ -90,6 +95,10 @@ def test_write_page_in_a_browser(write, tmp_path, width):
         page.locator(".word").first.focus()
         page.keyboard.press("ArrowRight")
         assert page.locator(".word:focus").inner_text() == "house"
+        write([WordAlignment(["word"] * 40, ["Wort", "Wort"], [(0, 0), (39, 1)], [0.9, 0.9])], "")  # word under word
+        page.goto((tmp_path / "page.html").as_uri())
+        tops = page.eval_on_selector_all(".side", "sides => sides.map(s => s.firstChild.getBoundingClientRect().top)")
+        assert page.locator(".tall").count() == 1 and tops[0] == tops[1]
         show(0.97, True)  # the likeliest link of each source word is always shown
         assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
         page.locator("td").nth(3).hover()
@@ -98,3 +107,26 @@ def test_write_page_in_a_browser(write, tmp_path, width):
         assert page.locator("path").count() == 3 and page.locator("input").count() == 0
         page.locator(".word").first.click()
         assert "score" in page.locator(".note").inner_text()
+
+
+@pytest.mark.parametrize(("pairs", "said"), [(2, "2 pairs"), (3, "3 pairs"), (4, "first 3 of 4 pairs")])
+@pytest.mark.parametrize("source", ["file", "pipe", "resumed"])
+def test_links_html_says_of_how_many_pairs_it_shows_the_first(
+    tiny_model, tmp_path, monkeypatch, capsys, pairs, said, source
+):
+    monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
+    file, page = tmp_path / "pairs.txt", tmp_path / "page.html"
+    text = "ein Mann ||| a man\n" * pairs
+    file.write_text(text)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
+    command = ["--model", str(tiny_model), "-" if source == "pipe" else str(file), "--html", str(page)]
+    if source == "resumed":
+        links = tmp_path / "links"
+        main([*command, "--output", str(links)])
+        state = Path(f"{links}{STATE_ENDING}")  # as if stopped behind the first pair
+        first = len(links.read_bytes().splitlines(keepends=True)[0])
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"pairs": 1, "bytes": first}))
+        command += ["--output", str(links), "--resume"]
+    main(command)
+    capsys.readouterr()
+    assert f'<p class="soft">{said};' in page.read_text(encoding="utf-8")

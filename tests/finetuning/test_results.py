@@ -107,11 +107,12 @@ def test_score_table_has_published_scores_and_their_average_over_the_same_langua
 
 
 def test_write_results_files_agree(tmp_path, drawn):
-    found = made_up("xnli", {"accuracy": {"en": [80.0, 82.0]}})
+    found = made_up("xnli", {"accuracy": {"en": [80.0, 82.0], "de": [70.0, 71.0]}})
     write_results(found, tmp_path)
     assert load_results(tmp_path / "results.json") == found
     assert "| en | 81.0 ± 1.4 |" in (tmp_path / "results.md").read_text(encoding="utf-8")
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [(row["language"], row["seed"], row["value"]) for row in rows] == [("en", "1", "80.0"), ("en", "2", "82.0")]
+    scores = [(row["language"], row["seed"], row["value"]) for row in rows]
+    assert scores == [("en", "1", "80.0"), ("en", "2", "82.0"), ("de", "1", "70.0"), ("de", "2", "71.0")]
     assert (tmp_path / "scores.png").stat().st_size > 5000

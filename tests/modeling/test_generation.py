@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from transformers import GenerationConfig
+from transformers.generation import utils as generation_utils
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration
@@ -85,3 +87,27 @@ def test_generate_is_bounded_by_the_positions(translator):
     for given in ({"inputs": source}, {"encoder_outputs": states}, {"inputs": source, "labels": targets()}):
         found = model.generate(**given, attention_mask=mask, num_beams=1)
         assert [len(own_subwords(row)) - 1 for row in found] == [58] * 4
+
+
+def test_generate_limits_take_the_place_of_the_default(translator, monkeypatch):
+    """Without the library's warning that two limits are set; and the default stays for the next call."""
+    warned = []
+    monkeypatch.setattr(generation_utils.logger, "warning", lambda message, *given: warned.append(message))
+    model = translator()
+    model.lm_head.bias.data[2] = -100.0  # the end, which is never chosen then
+    model.generation_config.num_beams = 1
+    source, mask = sources()
+    limits = [
+        ({"max_new_tokens": 4}, 4),
+        ({"generation_config": GenerationConfig(max_new_tokens=5)}, 5),
+        ({"max_length": 7}, 6),
+        ({"max_new_tokens": 3, "decoder_input_ids": torch.full((4, 2), 2)}, 4),
+        ({}, 58),
+    ]
+    for limit, expected in limits:
+        found = model.generate(source, attention_mask=mask, **limit)
+        assert [len(own_subwords(row)) - 1 for row in found] == [expected] * 4, limit
+        assert model.generation_config.max_length == 59
+    assert not warned
+    model.generate(source, attention_mask=mask, max_new_tokens=4, max_length=6)
+    assert len(warned) == 1  # these are two

@@ -48,11 +48,31 @@ def test_cut_into_tokens_with_their_spaces(kind):
 def test_cut_into_tokens_spaces_of_words_and_of_the_text():
     tokenizer = with_spaces_in_tokens("byte-level")
     tokens = cut_into_tokens(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
-    assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 4}
+    assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 2, 4}
     together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])  # these get no space
     assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
     tokens = cut_into_tokens(tokenizer, *split_words(["x (x) x,x?", "x"]))
     assert "".join(tokenizer.convert_ids_to_tokens(tokens.ids_F)) == "xĠ(x)Ġx,x?x"
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace first"])
+def test_cut_into_tokens_reads_names_of_special_tokens_as_text_whatever_was_called_before(kind):
+    """And leaves the tokenizer as it was: its truncation, its padding, and how it reads such names."""
+    tokenizer = with_spaces_in_tokens(kind)
+    texts, words = ["we </s> x", "<s>"], [["we", "</s>", "x"], ["x", "<unk>"]]
+    options = {"truncation": True, "max_length": 4, "padding": "max_length", "pad_to_multiple_of": 2}
+    found = []
+    for before in ({}, {"split_special_tokens": True}, options):
+        encoded = tokenizer(texts, **before)["input_ids"]
+        backend = tokenizer.backend_tokenizer
+        state = backend.truncation, backend.padding, backend.encode_special_tokens
+        found.append(cut_into_tokens(tokenizer, words))
+        assert (backend.truncation, backend.padding, backend.encode_special_tokens) == state
+        assert tokenizer(texts, **before)["input_ids"] == encoded
+    special = {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    for tokens in found:
+        assert all(torch.equal(one, other) for one, other in zip(tokens, found[0], strict=True))
+        assert not special.intersection(tokens.ids_F.tolist()) and set(tokens.words_F.tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -127,4 +147,4 @@ def test_word_aligner_of_bert_has_its_own_format(tmp_path):
     with pytest.raises(ValueError, match="Python based"):
         WordAligner(model, BertTokenizerLegacy(path))
     links = [found.links for found in WordAligner(model, tokenizer).align(pairs)]
-    assert links[1] and {source for source, _ in links[1]} <= {0, 3}
+    assert links[1] and {source for source, _ in links[1]} <= {0, 2, 3}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
+from bench.masked_lm_step import made_up_tokenizer
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from pretraining.data.examples import Example, Texts, cut_pair, encode_texts, random_window
@@ -194,6 +196,26 @@ def test_collators_cut_pairs_as_the_loop_and_texts_to_windows(pairs, sample_toke
     assert {random_window(np.arange(7), 6, number)[0] for number in range(20)} == {0, 1}  # also the last
 
 
+def test_collators_do_not_read_the_vocabulary_for_each_example():
+    """Of a large vocabulary, a batch of one short text needs less memory than one byte a token."""
+    tokenizer = made_up_tokenizer(50_000)
+    collate = MlmCollator(tokenizer)
+    examples = [{"text": [10, 11, 12]}]
+    collate(examples)  # what the collator keeps of the vocabulary
+    tracemalloc.start()
+    try:
+        collate(examples)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(tokenizer)
+
+
+@pytest.mark.parametrize("ids", [[10, 3, 11], np.array([10], np.uint8), [1900]])
+def test_collators_take_ids_of_texts(ids, sample_tokenizer):
+    assert gold(MlmCollator(sample_tokenizer)([{"text": ids}])["mlm"]) == [[0, *np.asarray(ids).tolist(), 2]]
+
+
 def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
     fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
@@ -209,6 +231,9 @@ MISTAKES = [  # collator, options, examples, what is named
     (CamlmCollator, {}, [GOOD | {"target": ""}], "'target'.* 0"),
     (CamlmCollator, {}, [GOOD | {"target": [10, 10**6]}], "1000000"),
     (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], "special"),
+    (CamlmCollator, {}, [GOOD, GOOD | {"source": [50, -1]}], "'source' of example 1 .*-1"),
+    (MlmCollator, {}, [{"text": [10]}, {"text": []}, {"text": [10]}], "example 1"),
+    (MlmCollator, {}, [{"text": [10.0, 11.0]}], "10.0"),
     (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),
     (BtmlmCollator, {"languages": ["en"]}, [GOOD], "languages"),
 ]

@@ -14,6 +14,7 @@ from modeling.word_alignment import WordAligner
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.objectives.links import LinksCollator
+from pretraining.objectives.mlm import MlmCollator
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
 
@@ -96,6 +97,31 @@ def test_links_collator_of_a_pair_whose_links_are_all_cut_off(links, model, samp
     expected = binary_cross_entropy(logits_BST[0].sigmoid(), torch.zeros_like(logits_BST[0]), reduction="none")
     torch.testing.assert_close(losses_N, (expected * cells_BST[0]).sum(1)[: len(losses_N)])
     assert len(batch["word_links"]["links"]) == 0 and losses_N.sum() > 0
+
+
+def test_collators_and_encodings_do_not_depend_on_what_read_before(sample_tokenizer):
+    """Texts that hold names of special tokens: corpora and words of the aligner are text, and the library's own call,
+    which encodes labeled texts, goes on to find special tokens in them."""
+    text = "the <mask> house </s> is small"
+    example = {"source": "the </s> house <mask>", "target": "das <pad> Haus", "links": "0-0 2-2 3-1"}
+    collate = LinksCollator(sample_tokenizer)
+
+    def links_of_pair() -> dict:
+        return collate([example])["word_links"]
+
+    labeled = sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")
+    before = links_of_pair()
+    torch.manual_seed(0)
+    rows = MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]
+    after = links_of_pair()
+    for name in ("x", "y"):
+        assert all(torch.equal(after[name][key], before[name][key]) for key in before[name])
+    assert torch.equal(after["links"], before["links"]) and before["links"][:, 1:3].tolist() == [[0, 0], [2, 2], [3, 1]]
+    again = sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")
+    assert again["input_ids"] == labeled["input_ids"] and sample_tokenizer.mask_token_id in labeled["input_ids"]
+    links_of_pair()
+    torch.manual_seed(0)
+    assert torch.equal(MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]["input_ids"], rows["input_ids"])
 
 
 def test_links_of_are_numbered_by_words_with_tokens(sample_tokenizer):

@@ -93,3 +93,11 @@ def test_run_refuses_other_ways_to_divide_the_work(fails, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv(f"ACCELERATE_USE_{name}", "true")
             assert name.lower() in fails()
+
+
+def test_run_of_two_processes_whose_parts_cannot_be_read_ends_with_one_message(started, tmp_path):
+    """The first process of the machine reads first, and the other learns of its error."""
+    run = started(f"tokenizer={tmp_path}", processes=2)
+    assert run.wait() == 2
+    (message,) = set(run.printed().splitlines())  # of both: the launcher's processes let the first one print it
+    assert "error: tokenizer" in message

@@ -8,12 +8,14 @@ import signal
 import datasets
 import pytest
 
+from pretraining.checkpoints import check_same_data, data_facts
 from pretraining.data import sources, tokenized
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import open_sources
 from pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
 from pretraining.tools import prepare
+from zoo_core.provenance import write_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -84,6 +86,43 @@ def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer
     assert column_of(["Rain.", "Sun and snow."]) != first and tokenized_texts
     other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
     assert column_of(["Rain.", "Sun and rain."], other) != first
+
+
+def test_a_changed_rule_gives_new_ids_and_ends_a_resume(
+    files, recipe_of, sample_tokenizer, examples_of, tmp_path, monkeypatch
+):
+    """The number of the rule is in the key of the ids on disk, and among the facts that a resumed run compares."""
+    lines = ["Rain and wind.", "Sun and rain."]
+    recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
+
+    def read() -> tuple[list, dict]:
+        corpora = load_corpora(recipe, sample_tokenizer)
+        return examples_of(corpora[0]), data_facts(corpora, sample_tokenizer, None)
+
+    before, facts = read()
+    write_json(tmp_path / "run.json", facts)
+    check_same_data(tmp_path, facts)
+    monkeypatch.setitem(
+        READINGS, "text", lambda texts, tokenizer: [[7, *ids] for ids in encode_texts(texts, tokenizer)]
+    )
+    monkeypatch.setattr(tokenized, "READING_VERSION", tokenized.READING_VERSION + 1)
+    after, changed = read()
+    assert after == [[[7, *ids] for ids in sides] for sides in before]
+    with pytest.raises(ValueError, match="tokenizer"):
+        check_same_data(tmp_path, changed)
+
+
+def test_reading_version_is_raised_with_the_rules(tokenizer_of):
+    """These are the ids of version 1. If they change, raise READING_VERSION, and write the new ones here."""
+    tokenizer = tokenizer_of("unigram", ["▁", "▁a", "▁b", "b", "c", "▁ab"])
+    texts = ["a b ab", "abc  </s> ", None, "a\tb\u200bc <mask>"]
+    assert tokenized.READING_VERSION == 1
+    ids = [[5, 6, 9], [9, 8, 4, 3], [], [5, 6, 3, 8, 4, 3]]
+    assert READINGS["text"](texts, tokenizer) == READINGS["words"](texts, tokenizer) == ids
+    assert READINGS["word numbers"](texts, tokenizer) == [[0, 1, 2], [0, 0, 1, 1], [], [0, 1, 1, 1, 2, 2]]
+    assert READINGS["links"](["0-1 2p3", None], tokenizer) == [[0, 1, 1, 2, 3, 0], []]
+    assert READINGS["no links"](texts, tokenizer) == [[], [], [], []]
+    assert [sources.row_key(value) for value in (0, "a")] == [4761921975702974394, 2340832890917691671]
 
 
 @pytest.mark.parametrize("processes", [1, 3])

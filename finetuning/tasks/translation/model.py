@@ -12,6 +12,7 @@ from modeling.checkpoints import auto_model_class, load_whole, without_padding
 from modeling.encoder_decoder import selected_layers
 from modeling.layer_states import check_finite
 from modeling.modeling_veco import VecoForConditionalGeneration
+from modeling.symmetrization import wide
 from zoo_core.processes import main_first
 
 
@@ -77,6 +78,6 @@ def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
         load_model(model, folder / "model.safetensors")
         for name, weight in model.named_parameters():
             # sums in double precision: the mean of n equal checkpoints is that checkpoint, bit by bit
-            mean[name] = mean.get(name, 0) + weight.double() / len(folders)
+            mean[name] = mean.get(name, 0) + wide(weight) / len(folders)
     for name, weight in model.named_parameters():
         weight.copy_(mean[name])

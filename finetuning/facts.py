@@ -1,0 +1,176 @@
+"""The facts of a run in words, for pages and cards."""
+
+from collections.abc import Callable
+from typing import Any
+
+from finetuning.page import table_names
+
+UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options", "texts")  # a page shows them elsewhere
+COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language
+TITLES = {
+    "betas": "Adam betas",
+    "depth": "layers of the model",
+    "differs": "differences from published data",
+    "epsilon": "Adam epsilon",
+    "fresh_parameters": "new parameters",
+    "label_subword": "labeled token of a word",
+    "layers": "scored layers",
+    "max_grad_norm": "gradients clipped to norm",
+    "updates": "training steps",
+}
+OF_PROTOCOL = ("updates", "initialize", "generation")  # hyperparameters that pages show with the protocol
+PHRASED = ("max_steps", "epochs", "batch_size", "learning_rate", "schedule", "warmup_steps")
+WITHOUT_EFFECT = {"layerwise_decay": 1, "gradient_accumulation_steps": 1, "gradient_checkpointing": False}
+SELECTION = ("rule", "data", "rows", "selected_steps", "scores")  # what `_selection` has words for
+RULES = {
+    "last": "the last checkpoint",
+    "average": "the mean of the last checkpoints",
+    "source_dev": "the best checkpoint in the source language",
+    "mean_dev": "the best checkpoint on average over languages",
+}
+
+
+def lines_of(facts: dict[str, Any]) -> list[str]:
+    """One fact a line, `name: text`, without those that are empty or are shown elsewhere."""
+    lines = []
+    for name, fact in facts.items():
+        if name in UNSAID:
+            continue
+        text = f"{total(fact):,}" if name.endswith(COUNTS) else PHRASES.get(name, in_words)(fact)
+        if text:
+            lines.append(f"{title_of(name)}: {text}")
+    return lines
+
+
+def title_of(name: str) -> str:
+    """A fact's or hyperparameter's name in words."""
+    return TITLES.get(name, plain_name(name))
+
+
+def plain_name(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def total(count: Any) -> int:
+    """The sum of a count by part and language."""
+    if isinstance(count, dict):
+        count = list(count.values())
+    return sum(map(total, count)) if isinstance(count, list) else count
+
+
+def in_words(fact: Any) -> str:
+    """A fact of any kind; tables by their names."""
+    if fact is None or fact is False:
+        return ""
+    if fact is True:
+        return "yes"
+    if isinstance(fact, dict):
+        texts = {plain_name(name): in_words(value) for name, value in fact.items()}
+        return "; ".join(f"{name} {text}" for name, text in texts.items() if text)
+    if isinstance(fact, list):
+        if fact and isinstance(fact[0], dict):
+            return table_names(fact)
+        return ", ".join(filter(None, map(in_words, fact)))
+    if isinstance(fact, float):
+        return f"{fact:g}"
+    return f"{fact:,}" if isinstance(fact, int) else fact
+
+
+def setting_in_words(setting: str) -> str:
+    """`zero-shot`, as headings have it."""
+    return setting.replace("_", "-")
+
+
+def _metric(metric: dict[str, Any]) -> str:
+    better = "higher" if metric.get("greater_is_better", True) else "lower"
+    text = f"{metric['name']} in {metric['unit']}, {better} is better; by {metric['module']} {metric['version']}"
+    signatures = in_words(metric.get("signatures"))
+    return f"{text}; {signatures}" if signatures else text
+
+
+def _selection(selection: dict[str, Any]) -> str:
+    """Which checkpoint of each seed was evaluated, or which layer is reported, and by what rule."""
+    text = RULES.get(selection["rule"], selection["rule"])
+    if data := in_words(selection.get("data")):
+        text += f", on {data}"
+    if rows := selection.get("rows"):
+        text += f" ({total(rows):,} rows)"
+    if steps := selection.get("selected_steps"):
+        text += f": step {in_words(steps)}"
+    scores = selection.get("scores") or [None]
+    if None not in scores:
+        text += f", with score {', '.join(f'{score:.1f}' for score in scores)}"
+    further = in_words({name: value for name, value in selection.items() if name not in SELECTION})
+    return f"{text}; {further}" if further else text
+
+
+def _fresh_parameters(fresh: dict[str, Any]) -> str:
+    if not fresh["count"]:
+        return ""
+    seeds = "seed" if len(fresh["seeds"]) == 1 else "seeds"
+    return f"{fresh['count']:,}, from {seeds} {in_words(fresh['seeds'])}: {in_words(fresh['names'])}"
+
+
+def _methods(methods: dict[str, dict[str, Any]]) -> str:
+    """The methods with their options; empty where no method has any, as `method` names it."""
+    if not any(methods.values()):
+        return ""
+    texts = []
+    for name, options in methods.items():
+        values = {plain_name(option): in_words(value) for option, value in options.items()}
+        shown = ", ".join(f"{option} {value}" for option, value in values.items() if value)
+        texts.append(f"{name} ({shown})" if shown else name)
+    return ", ".join(texts)
+
+
+def _layers(layers: list[int]) -> str:
+    is_range = len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1))
+    return f"{layers[0]} to {layers[-1]}" if is_range else in_words(layers)
+
+
+def _setting(setting: str) -> str:
+    return "not fine-tuned" if setting == "feature" else setting_in_words(setting)
+
+
+PHRASES: dict[str, Callable[[Any], str]] = {
+    "setting": _setting,
+    "layers": _layers,
+    "metric": _metric,
+    "selection": _selection,
+    "fresh_parameters": _fresh_parameters,
+    "methods": _methods,
+    "label_subword": plain_name,
+}
+
+
+def training_in_words(hyperparameters: dict[str, Any]) -> str:
+    """How a model was fine-tuned: length, examples a step, learning rate, then the other options."""
+    parts = [_length(hyperparameters)]
+    if batch_size := hyperparameters.get("batch_size"):
+        parts.append(f"{batch_size:,} examples a step")
+    parts.append(f"learning rate {hyperparameters['learning_rate']:g}")
+    parts.append(f"{plain_name(hyperparameters['schedule'])} schedule")
+    parts.append(_warm_up(hyperparameters["warmup_steps"]))
+    for name, value in hyperparameters.items():
+        is_shown = name not in (*PHRASED, *OF_PROTOCOL) and value != WITHOUT_EFFECT.get(name)
+        if is_shown and value and not isinstance(value, dict):
+            text = in_words(value).replace(", ", " and ")
+            parts.append(title_of(name) if value is True else f"{title_of(name)} {text}")
+    return ", ".join(parts)
+
+
+def _length(hyperparameters: dict[str, Any]) -> str:
+    """The steps of training, or its epochs with the steps of a seed."""
+    if max_steps := hyperparameters.get("max_steps"):
+        return f"{max_steps:,} steps"
+    epochs = hyperparameters["epochs"]
+    noun = "epoch" if epochs == 1 else "epochs"
+    steps = dict.fromkeys(f"{count:,}" for count in hyperparameters["updates"])
+    return f"{epochs:g} {noun} ({' or '.join(steps)} steps)"
+
+
+def _warm_up(steps: float) -> str:
+    """The warm-up; below 1 it is a share of the steps."""
+    if not steps:
+        return "no warm-up"
+    return f"warm-up over {100 * steps:g}% of the steps" if steps < 1 else f"warm-up over {steps:,.0f} steps"
