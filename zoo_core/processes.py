@@ -6,6 +6,7 @@ After the first SIGTERM or Ctrl-C, training finishes its step and saves; a secon
 """
 
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -26,6 +27,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 REPEATED_WITHIN_SECONDS = 2.0
 # Of this process: its first signal, when it came, and whether signals are held.
 _STATE = SimpleNamespace(received=None, at=0.0, is_held=False)
+# Linux's prctl, and the process whose forks end with it, inside of `forks_end_with_this_process`
+_FORKS = SimpleNamespace(prctl=None, parent=None)
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>: the signal that a process gets when its parent ends
 
 
 def launched_rank() -> int:
@@ -161,6 +165,31 @@ def held_signals(is_held: bool = True) -> Iterator[None]:
 
 
 at_once = functools.partial(held_signals, False)
+
+
+@contextlib.contextmanager
+def forks_end_with_this_process() -> Iterator[None]:
+    """Inside the block, processes are forked that end with this one, also if it is killed: on Linux, whose kernel does
+    this. `datasets` forks processes that otherwise wait forever."""
+    if sys.platform == "linux":
+        _FORKS.prctl = ctypes.CDLL(None).prctl
+        _FORKS.parent = os.getpid()
+    try:
+        yield
+    finally:
+        _FORKS.parent = None
+
+
+def _after_fork() -> None:
+    if _FORKS.parent is None:
+        return
+    _FORKS.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != _FORKS.parent:  # it ended in between
+        os._exit(1)
+    _FORKS.parent = None  # of this process' own forks
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def leave_signals_to_main(worker: int) -> None:

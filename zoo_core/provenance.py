@@ -1,6 +1,7 @@
 """The facts of a run in run.json and results.json (command, versions, hardware), and a way to write files safely."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -132,9 +133,15 @@ def model_fingerprint(path: str) -> str:
 
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
-    """Opens a UTF-8 file to write, in a folder that may be missing; readers see the old file or the whole new one."""
+    """Opens a UTF-8 file to write, in a folder that may be missing; readers see the old file or the whole new one.
+
+    Removes what killed processes of this machine left of the same file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        process = leftover.suffixes[-2].removeprefix(".")
+        if process.isdecimal() and not _is_running(int(process)):
+            leftover.unlink(missing_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("w", encoding="utf-8") as stream:
@@ -144,6 +151,16 @@ def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 def read_json(

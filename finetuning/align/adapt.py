@@ -22,7 +22,8 @@ from finetuning.align.common import (
     make_progress,
     read_pairs,
     refuse,
-    report_unspaced,
+    report_running_text,
+    say_loading,
     with_likely_links,
 )
 from finetuning.align.gold import Gold
@@ -100,6 +101,7 @@ def run(options: Namespace) -> None:
 def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
     pairs, held_out, rows, gold = [], [], [], None
+    say_loading(options.model)
     if options.files or not options.gold:
         pairs, held_out = read_own_pairs(read_pairs(options, options.split))
     if options.gold:
@@ -132,7 +134,7 @@ def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
     total = reader.check() or 0
     every = max(1, total // MOST_PAIRS)
     pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
-    report_unspaced(reader.unspaced)
+    report_running_text(reader.running_text)
     if len(pairs) < LEAST_PAIRS:
         found = f"{reader.name} has {len(pairs):,} pairs with words on both sides"
         raise ValueError(f"{found}. Give at least {LEAST_PAIRS}; a thousand is better.")

@@ -7,6 +7,8 @@ import argparse
 import copy
 import sys
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
 from zoo_core.console import CONSOLE
 
 LOWEST = 0.01  # probability; less likely links are no candidates
+# Of the words of raw text, 9 to 32% end in a punctuation mark (25 files in eleven languages: NTREX, Bible, Multi30k,
+# Tatoeba). Of the words of tokenized text, 1.1% or less do (33 files: sets with gold links, UD, PAN-X).
+GLUED_SHARE = 0.03
 DEFAULT_MODEL = "intfloat/multilingual-e5-small"
 PUBLISHED_RULES = {"microsoft/xlm-align-base": ("ot", 8)}  # method and layer of models that were published as aligners
 METHODS_HELP = """Methods (--method). All except ot_words have the settings of their papers:
@@ -132,6 +137,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def say_loading(what: str) -> None:
+    """Prints what a command loads, at once: the libraries take seconds to import."""
+    CONSOLE.print(f"loading libraries, then {what}")
+
+
 def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
@@ -200,6 +210,40 @@ def _device(name: str | None) -> Any:
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
 
 
+class PairBar:
+    """A bar of `make_progress` that moves with each batch, and not only with each block of pairs, which takes longer.
+
+    Batches hold windows of pairs, so that the bar guesses how many pairs a batch has done until their links are known.
+    """
+
+    def __init__(self, progress: Progress, description: str, total: int | None, batch_size: int, done: int = 0):
+        self.progress = progress
+        self.task = progress.add_task(description, total=total, completed=done)
+        self.batch_size = batch_size  # of all processes together
+        self.known = done  # pairs whose links are known
+
+    def after_batch(self) -> None:
+        """Moves the bar by a batch, but not over the end of the block, as `WordAligner.align` reads blocks."""
+        from modeling.pair_aligner import BATCHES_PER_CHUNK
+
+        task = self.progress.tasks[self.task]
+        end = self.known + BATCHES_PER_CHUNK * self.batch_size
+        if task.total is not None:
+            end = min(end, task.total)
+        self.progress.update(self.task, completed=min(task.completed + self.batch_size, end))
+
+    def at(self, known: int) -> None:
+        """Moves the bar to the number of pairs whose links are known."""
+        self.known = known
+        self.progress.update(self.task, completed=max(known, self.progress.tasks[self.task].completed))
+
+    def count(self, alignments: Iterable[Any]) -> Iterator[Any]:
+        """Yields alignments, and moves the bar with each."""
+        for known, alignment in enumerate(alignments, start=1):
+            yield alignment
+            self.at(known)
+
+
 def make_progress(to_stdout: bool = False) -> Progress:
     """A bar on stderr: pairs done, time that has passed and time that is left."""
     return Progress(
@@ -213,10 +257,15 @@ def make_progress(to_stdout: bool = False) -> Progress:
     )
 
 
-def report_unspaced(unspaced: int) -> None:
-    """Prints how many pairs have a side without blanks, and what to do."""
-    if unspaced:
-        CONSOLE.print(
-            f"{unspaced:,} pairs have no blanks between the words of a side (Chinese, Japanese, Thai, ...), and each "
-            "run of characters counts as one word. --split splits running text."
+def report_running_text(counts: Counter[str]) -> None:
+    """Prints one line if the counts of `count_running_text` show that words are not separated, and what to do."""
+    facts = []
+    if counts["unspaced"]:
+        facts.append(
+            f"{counts['unspaced']:,} pairs have no blanks between the words of a side (Chinese, Japanese, Thai, ...), "
+            "and each run of characters counts as one word"
         )
+    if counts["glued"] > GLUED_SHARE * counts["words"]:
+        facts.append(f"{counts['glued']:,} of {counts['words']:,} words have a punctuation mark at their end")
+    if facts:
+        CONSOLE.print(f"{'; '.join(facts)}. --split splits running text.")

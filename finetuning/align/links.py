@@ -19,25 +19,29 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.align.common import (
+    PairBar,
     load_aligner,
     make_parser,
     make_progress,
     read_pairs,
-    report_unspaced,
+    report_running_text,
     rule_of,
+    say_loading,
     with_likely_links,
 )
 from finetuning.align.page import check_page, write_page
-from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row
+from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
 from zoo_core.console import CONSOLE
 from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
 from zoo_core.provenance import model_fingerprint, read_json, write_json
 from zoo_core.recipes import recipe_differences
 
 Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
-Align = Callable[[list[Row], int], tuple[str, Counter[str]]]  # of rows, the number of the first one
+# of what to do after each batch, rows, and the number of the first row
+Align = Callable[[Callable[[], None], list[Row], int], tuple[str, Counter[str]]]
 
 STATE_ENDING = ".word-align.json"
+NOT_OF_LINKS = ("quiet", "resume", "html", "device", "batch_size")  # options
 LINES_ON_PAGE = 100
 NAME = re.compile(r"[^\W\d][\w.-]*\w|[^\W\d]")  # of a file, or its ending: de, zh-CN; a sentence may end in 1/2 or 3.5
 ENDING = re.compile(r"\w\.[A-Za-z][\w-]*$")
@@ -103,28 +107,37 @@ def run(options: Namespace) -> None:
     Every process of a run reads the input; the first one writes.
     """
     output, page, sentences = options.output, options.html, as_sentences(options.files)
-    CONSOLE.quiet |= sentences is not None
     check_files(output, page, options.resume)
-    rule, reader = rule_of(options), read_pairs(options, options.split, sentences)
+    reader = read_pairs(options, options.split, sentences)
+    say_loading(options.model)
+    CONSOLE.quiet |= sentences is not None
+    rule = rule_of(options)
     form, with_probabilities = OUTPUT_FORMATS[options.output_format or "pharaoh"], options.probabilities
     if sentences and sys.stdout.isatty() and not (output or options.output_format):
         form, with_probabilities = list_words, rule["method"] == "ot_words"
 
     with stop_signals("a run with --output can be resumed by the same command and --resume"):
         state = start_processes()
-        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
+        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.running_text))
         total = checked[0][0]
         if total is None and state.num_processes > 1:
             raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
-        report_unspaced(sum(unspaced for _, unspaced in checked))
+        report_running_text(sum((counts for _, counts in checked), Counter()))
+        if options.resume and not page:
+            finished = from_all(lambda: state.is_main_process and is_finished(options, total))
+            if finished[0]:
+                CONSOLE.print(f"{output} is finished: it has the links of all {total:,} pairs")
+                return
         aligner = load_aligner(options, **rule)
         rows = reader.rows()
         shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
         settings = settings_of(options, aligner, reader) if output and state.is_main_process else {}
         align = partial(align_block, aligner, reader, form, with_probabilities)
         counts = write_blocks(align, chain(shown, rows), aligner.batch_size, total, output, settings)
+        if settings and total is not None:
+            write_finished(options, total)
         if total is None:  # a pipe could not be read beforehand
-            report_unspaced(counts["unspaced"])
+            report_running_text(counts)
         if reader.format == "tmx" and not options.languages:
             CONSOLE.print(f"languages: {' and '.join(reader.languages)} (--languages)")
         if page and state.is_main_process:
@@ -225,8 +238,13 @@ def write_blocks(
             stream = stack.enter_context(open(output, "ab"))
             stream.truncate(place)
         progress = stack.enter_context(make_progress(to_stdout=not output))
-        bar = progress.add_task("aligning", total=total, completed=done)
-        for text, of_block in align_blocks(align, islice(rows, done, None), done, size):
+        bar = PairBar(progress, "aligning", total, start_processes().num_processes * batch_size, done)
+
+        def after_batch() -> None:
+            stop_if_told()
+            bar.after_batch()
+
+        for text, of_block in align_blocks(partial(align, after_batch), islice(rows, done, None), done, size):
             counts += of_block
             if stream:
                 stream.write(text.encode())
@@ -234,13 +252,15 @@ def write_blocks(
             if settings and counts["pairs"] % size == 0:
                 kept |= {"pairs": done + counts["pairs"], "bytes": stream.tell()}
                 write_json(f"{output}{STATE_ENDING}", kept)
-            progress.update(bar, completed=done + counts["pairs"])
+            bar.at(done + counts["pairs"])
     report_counts(counts, done, time.monotonic() - started)
     counts["earlier"] = done
     return counts
 
 
-def align_blocks(align: Align, rows: Iterator[Row], start: int, size: int) -> Iterator[tuple[str, Counter[str]]]:
+def align_blocks(
+    align: Callable[[list[Row], int], tuple[str, Counter[str]]], rows: Iterator[Row], start: int, size: int
+) -> Iterator[tuple[str, Counter[str]]]:
     """Yields the text of the links of each block of `size` rows and its counts, in the order of the input.
 
     Each block is aligned by one of the processes, and all get all texts: they do not depend on the number of processes.
@@ -256,18 +276,31 @@ def align_blocks(align: Align, rows: Iterator[Row], start: int, size: int) -> It
 
 
 def align_block(
-    aligner: Any, reader: PairReader, form: Form, probabilities: bool, rows: list[Row], first: int
+    aligner: Any,
+    reader: PairReader,
+    form: Form,
+    probabilities: bool,
+    after_batch: Callable[[], None],
+    rows: list[Row],
+    first: int,
 ) -> tuple[str, Counter[str]]:
     """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
     stop_if_told()
-    reader.unspaced = 0
+    reader.running_text.clear()
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
-    texts, counts = [], Counter(unspaced=reader.unspaced)
-    found = aligner.align(pairs, probabilities=probabilities, after_batch=stop_if_told)
-    for alignment in found:
+    counts = Counter(reader.running_text)
+    texts = []
+    alignments = aligner.align(pairs, probabilities=probabilities, after_batch=after_batch)
+    for (source, target), alignment in zip(pairs, alignments, strict=True):
         texts.append(form(alignment, probabilities))
-        one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
-        counts.update(one | {"long": alignment.windows > 1})
+        counts["pairs"] += 1
+        counts["links"] += len(alignment.links)
+        counts["without words"] += not alignment.windows
+        counts["long"] += alignment.windows > 1
+        if reader.splits_lines:
+            source_changed = is_split_further(source, len(alignment.source))
+            target_changed = is_split_further(target, len(alignment.target))
+            counts["split further"] += source_changed or target_changed
     return "".join(texts), +counts
 
 
@@ -288,6 +321,32 @@ def kept_of(path: str, settings: dict[str, Any]) -> tuple[int, int]:
     return state["pairs"], state["bytes"]
 
 
+def is_finished(options: Namespace, total: int | None) -> bool:
+    """Whether a run with the same options and model has written the links of all pairs of the input."""
+    from finetuning.models import find_model
+
+    state = read_json(Path(f"{options.output}{STATE_ENDING}"), {})
+    finished = state.get("finished")
+    if not finished or total is None or not Path(options.output).is_file():
+        return False
+    if finished["pairs"] != total or finished["bytes"] != Path(options.output).stat().st_size:
+        return False
+    has_same_options = finished["options"] == options_of_links(options)
+    return has_same_options and state["settings"]["model"] == model_fingerprint(find_model(options.model))
+
+
+def write_finished(options: Namespace, pairs: int) -> None:
+    """Notes that a file has the links of all pairs, for `is_finished`."""
+    path = Path(f"{options.output}{STATE_ENDING}")
+    finished = {"pairs": pairs, "bytes": Path(options.output).stat().st_size, "options": options_of_links(options)}
+    write_json(path, read_json(path) | {"finished": finished})
+
+
+def options_of_links(options: Namespace) -> dict[str, Any]:
+    """Returns the options that may change what is written."""
+    return {name: value for name, value in vars(options).items() if name not in NOT_OF_LINKS}
+
+
 def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
     return {
@@ -305,7 +364,10 @@ def report_counts(counts: Counter[str], done: int, seconds: float) -> None:
     """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
     before = f", after {done:,} of earlier runs" if done else ""
     rate = f"{counts['pairs'] / max(seconds, 1e-9):,.0f} pairs/s"
-    CONSOLE.print(f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}")
+    line = f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}"
+    if counts["split further"]:
+        line += f"; --split changed the number of words of {counts['split further']:,} pairs"
+    CONSOLE.print(line)
     if counts["without words"]:
         CONSOLE.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
     if counts["long"]:

@@ -14,6 +14,7 @@ import csv
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, zip_longest
@@ -47,6 +48,12 @@ UNSPACED = re.compile(
     "\U00020000-\U0003ffff]"
 )
 UNSPACED_LETTERS = 4  # of a word, on average over a sentence: segmented Chinese has 3.5 or less in 450 sentences
+# . , ; : ! ? and the like, also Armenian, Arabic, Devanagari, Ethiopic and Chinese ones
+MARKS = (
+    ".,;:!?\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u1362-\u1368\u3001\u3002"
+    "\uff01\uff0c\uff0e\uff1a\uff1b\uff1f"
+)
+GLUED = re.compile(f"[^{BLANKS}{MARKS}][{MARKS}]+(?![^{BLANKS}])")  # the end of a word like `house,` or `U.S.`
 
 
 class PairReader:
@@ -59,8 +66,9 @@ class PairReader:
     sentences come as strings, for the aligner to split, or as the words between blanks; default: lines and CSV as
     words, other text as strings. Lists of words stay unchanged. sentences: a pair to use instead of files.
 
-    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
-    current pass that have a side in a script without blanks (`is_unspaced`).
+    An empty line is a pair of empty sentences, so that lines keep their numbers. `splits_lines`: whether lines or cells
+    of CSV, whose words are between blanks, are split further. `running_text`: see `count_running_text`, for the current
+    pass.
 
     Raises ValueError for files and options that do not fit; reading raises it for a line that is no pair, with its
     number, and if there is none.
@@ -84,8 +92,11 @@ class PairReader:
             raise ValueError(f"Input file not found: {missing[0]}.{hint}")
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
-        self.format, self.sentences, self.unspaced = format, sentences, 0
-        self.splits_text = (format not in ("text", "csv") or bool(sentences)) if split is None else split
+        self.format, self.sentences = format, sentences
+        self.running_text: Counter[str] = Counter()
+        has_words = format in ("text", "csv") and not sentences
+        self.splits_text = not has_words if split is None else split
+        self.splits_lines = self.splits_text and has_words
         self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
         is_two = bool(sentences) or len(self.files) == 2
@@ -108,14 +119,14 @@ class PairReader:
         """
         if not self.sentences and not (self.files and all(Path(name).is_file() for name in self.files)):
             return None
-        self.unspaced = 0
+        self.running_text.clear()
         for number, row in enumerate(self.rows()):
             if number % processes == process:
                 self.parse(row, number)
         return number + 1
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
-        self.unspaced = 0
+        self.running_text.clear()
         return (self.parse(row, number) for number, row in enumerate(self.rows()))
 
     def rows(self) -> Iterator[Row]:
@@ -182,7 +193,7 @@ class PairReader:
             pair = self._parse(row[0], f"{self.name}, line {number + 1}")
         if self.splits_text:
             return pair
-        self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
+        count_running_text(pair, self.running_text)
         return split_at_blanks(pair)
 
     def _parse(self, line: str, where: str) -> tuple[Side, Side]:
@@ -231,6 +242,29 @@ def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
     """Returns the pair as words, split at spaces and tabs. Lists of words stay unchanged."""
     source, target = (WORD.findall(side) if isinstance(side, str) else side for side in pair)
     return source, target
+
+
+def is_split_further(text: Side, number_of_words: int) -> bool:
+    """Whether a text was split into another number of words than are between its blanks."""
+    return isinstance(text, str) and len(WORD.findall(text)) != number_of_words
+
+
+def count_running_text(pair: tuple[Side, Side], counts: Counter[str]) -> None:
+    """Counts what shows that a pair, split at blanks, is running text.
+
+    `unspaced`: pairs with a side in a script without blanks (`is_unspaced`). `words`: those of other sides, and
+    `glued`: how many of these end in a punctuation mark. Lists of words do not count.
+    """
+    has_unspaced = False
+    for side in pair:
+        if not isinstance(side, str):
+            continue
+        if is_unspaced(side):
+            has_unspaced = True
+            continue
+        counts["words"] += len(WORD.findall(side))
+        counts["glued"] += len(GLUED.findall(side))
+    counts["unspaced"] += has_unspaced
 
 
 def is_unspaced(text: str) -> bool:

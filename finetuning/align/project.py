@@ -11,12 +11,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import load_aligner, make_parser, make_progress, refuse, rule_of
-from finetuning.align.pairs import PairReader, split_at_blanks
+from finetuning.align.common import (
+    PairBar,
+    load_aligner,
+    make_parser,
+    make_progress,
+    refuse,
+    report_running_text,
+    rule_of,
+    say_loading,
+)
+from finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
 from finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from finetuning.data.rows import BREAKS, text_lists
 from zoo_core.console import CONSOLE
+from zoo_core.processes import stop_signals
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, read_lines, require_column
 
@@ -29,9 +39,11 @@ DESCRIPTION = """Copy labels of sentences to their translations, along word link
                        {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
 
 The first command reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `tags`,
-`ner_tags`, `upos`, `labels`) and one translation per line. It writes CoNLL: on each line a word, a tab and its label,
-or `_` for none. The second command reads texts with spans of characters, and adds `target_spans` to each row. A word
-that is partly in a span is labeled as a whole. Both commands count lost labels."""
+`ner_tags`, `upos`, `labels`) and one translation per line, whose words are between spaces and tabs. It writes CoNLL: on
+each line a word, a tab and its label, or `_` for none. The second command reads texts with spans of characters, and
+adds `target_spans` to each row: one for each span, null for one that is lost. A word that is partly in a span is
+labeled as a whole. A span runs over no bracket or quotation mark whose partner is outside. Both commands count lost
+labels."""
 
 
 def read_options(arguments: list[str]) -> Namespace:
@@ -42,11 +54,11 @@ def read_options(arguments: list[str]) -> Namespace:
     )
     parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="translations, line n of sentence n")
     parser.add_argument("--output", metavar="FILE", help="write the labels to this new file, not to stdout")
-    words = "split TRANSLATIONS only at spaces and tabs (default: also at punctuation)"
-    parser.add_argument("--pre-split", action="store_true", help=words)
+    text = "split TRANSLATIONS, as running text, also at punctuation"
+    parser.add_argument("--split", action="store_true", help=text)
     options = parser.parse_args(arguments)
     if not options.translations:
-        refuse(parser, options, "pre_split", "without TRANSLATIONS")
+        refuse(parser, options, "split", "without TRANSLATIONS")
     return options
 
 
@@ -54,9 +66,10 @@ def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
         raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
+    say_loading(options.model)
     labeled: LabeledWords | TextsWithSpans
     if options.translations:
-        labeled = LabeledWords(options.labels, options.translations, options.pre_split)
+        labeled = LabeledWords(options.labels, options.translations, options.split)
     else:
         labeled = TextsWithSpans(options.labels)
     aligner = load_aligner(options, **rule_of(options))
@@ -64,33 +77,33 @@ def run(options: Namespace) -> None:
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stop_signals())  # what is written aside is removed
         output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
-        bar = stack.enter_context(make_progress(to_stdout=not options.output))
-        alignments = aligner.align(labeled.pairs, probabilities=True)
-        for number, alignment in enumerate(bar.track(alignments, total=len(labeled.pairs), description="projecting")):
+        progress = stack.enter_context(make_progress(to_stdout=not options.output))
+        bar = PairBar(progress, "projecting", len(labeled.pairs), aligner.batch_size)
+        alignments = aligner.align(labeled.pairs, probabilities=True, after_batch=bar.after_batch)
+        for number, alignment in enumerate(bar.count(alignments)):
             text, spans, lost = labeled.project(number, alignment)
             output.write(text)
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
-    print_counts(len(labeled.pairs), counts, lost_counts, labeled.widened)
+    print_counts(len(labeled.pairs), counts, lost_counts, labeled.changes())
 
 
-def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], widened: int) -> None:
-    """Prints how many labels were lost, and how many spans were widened to whole words."""
+def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], changes: str) -> None:
+    """Prints how many labels were lost, and what else changed."""
     losses = [f"{lost_counts[label]:,} of {count:,} {label or 'spans'}" for label, count in counts.most_common()]
     line = f"{sentences:,} sentences; lost: {', '.join(losses) or 'nothing, there are no labels'}"
-    if widened:
-        line += f"; {widened:,} of {counts.total():,} spans begin or end inside a word, and were widened to whole words"
-        line += " (offsets must count characters, not UTF-16 units or bytes)"
-    CONSOLE.print(line)
+    CONSOLE.print(f"{line}; {changes}" if changes else line)
 
 
 class LabeledWords:
-    """Tokens with labels, and a translation a line. `pairs`: (tokens, translation)."""
+    """Tokens with labels, and a translation a line. `pairs`: (tokens, translation).
 
-    widened = 0  # spans are of whole words
+    `split_further` counts the translations so far that were split into another number of words than blanks separate.
+    """
 
-    def __init__(self, path: str, translations: str, pre_split: bool):
+    def __init__(self, path: str, translations: str, is_split: bool):
         import datasets
 
         datasets.disable_progress_bars()
@@ -118,9 +131,15 @@ class LabeledWords:
                 f"{path} has {len(tokens):,} sentences, {translations} {len(texts):,} lines. Line n translates "
                 "sentence n."
             )
-        self.pairs: list[Any] = [
-            split_at_blanks(pair) if pre_split else pair for pair in zip(tokens, texts, strict=True)
-        ]
+        self.texts = texts
+        self.split_further = 0
+        self.pairs: list[Any] = list(zip(tokens, texts, strict=True))
+        if not is_split:
+            running_text: Counter[str] = Counter()
+            for pair in self.pairs:
+                count_running_text(pair, running_text)
+            report_running_text(running_text)
+            self.pairs = [split_at_blanks(pair) for pair in self.pairs]
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
         form = form_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
         self.are_spans = form is not None
@@ -134,15 +153,22 @@ class LabeledWords:
         labels = self.labels[number]
         links = alignment.links, alignment.probabilities
         words = alignment.target
+        self.split_further += is_split_further(self.texts[number], len(words))
         if self.are_spans:
             spans = spans_of(labels)
-            projected, lost = label_spans(*links, spans, len(words))
+            projected, lost = label_spans(*links, spans, len(words), words)
         else:
             spans = [Span(word, word + 1, tag) for word, tag in enumerate(labels)]
             projected, lost = project_tags(*links, labels, len(words))
         lines = [f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, projected, strict=True)]
         text = "".join(lines) + "\n"
         return text, _with_label(spans), _with_label(lost)
+
+    def changes(self) -> str:
+        """What --split changed, so far."""
+        if not self.split_further:
+            return ""
+        return f"--split changed the number of words of {self.split_further:,} of {len(self.pairs):,} translations"
 
 
 def _with_label(spans: list[Span]) -> list[Span]:
@@ -187,17 +213,28 @@ class TextsWithSpans:
         source_offsets = alignment.source_offsets
         self.widened += sum(is_inside_word(source_offsets, span) for span in spans)
         spans_in_words = [words_of(source_offsets, span) for span in spans]
-        targets = project_spans(alignment.links, alignment.probabilities, spans_in_words)
+        targets = project_spans(alignment.links, alignment.probabilities, spans_in_words, alignment.target)
         lost = []
-        projected = []
+        projected: list[dict[str, Any] | None] = []
         for span, target in zip(spans, targets, strict=True):
             if target is None:
                 lost.append(span)
+                projected.append(None)  # so that target_spans[n] is the projection of spans[n]
                 continue
             start, _ = alignment.target_offsets[target.begin]
             _, end = alignment.target_offsets[target.end - 1]
             projected.append({"start": start, "end": end, "label": span.label})
         return json.dumps({**row, "target_spans": projected}, ensure_ascii=False) + "\n", spans, lost
+
+    def changes(self) -> str:
+        """How many spans were widened to whole words, so far."""
+        if not self.widened:
+            return ""
+        count = sum(map(len, self.spans))
+        return (
+            f"{self.widened:,} of {count:,} spans begin or end inside a word, and were widened to whole words (offsets "
+            "must count characters, not UTF-16 units or bytes)"
+        )
 
 
 def span_of(value: Any, source: str, where: str) -> Span:

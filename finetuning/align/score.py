@@ -7,17 +7,20 @@ from itertools import chain
 from typing import Any
 
 from finetuning.align.common import (
+    PairBar,
     load_aligner,
     make_parser,
     make_progress,
     read_pairs,
     refuse,
-    report_unspaced,
+    report_running_text,
     rule_of,
+    say_loading,
 )
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
-from finetuning.align.pairs import Side
+from finetuning.align.pairs import Side, is_split_further
 from finetuning.metrics import load_metric
+from zoo_core.console import CONSOLE
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
@@ -59,8 +62,11 @@ def read_options(arguments: list[str]) -> Namespace:
 def run(options: Namespace) -> None:
     """Prints the scores."""
     reader = read_pairs(options, bool(options.split))
+    say_loading("words" if options.links else options.model)
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
-    report_unspaced(reader.unspaced)
+    report_running_text(reader.running_text)
+    if reader.splits_lines:
+        report_split(pairs)
     if options.links:
         for path in options.links:
             found = read_found(path, count_words(pairs))
@@ -95,11 +101,22 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
     return list(zip(lengths[::2], lengths[1::2], strict=True))
 
 
+def report_split(pairs: list[tuple[Side, Side]]) -> None:
+    """Prints how many pairs --split gave another number of words than are between blanks, which gold links count."""
+    changed = 0
+    for (source, target), (source_length, target_length) in zip(pairs, count_words(pairs), strict=True):
+        changed += is_split_further(source, source_length) or is_split_further(target, target_length)
+    if changed:
+        CONSOLE.print(f"--split changed the number of words of {changed:,} of the {len(pairs):,} pairs")
+
+
 def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
     """Scores in percent of the aligner's links."""
     with make_progress() as progress:
-        found = progress.track(aligner.align(pairs[number] for number in gold), len(gold), description="aligning")
-        return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
+        bar = PairBar(progress, "aligning", len(gold), aligner.batch_size)
+        alignments = aligner.align((pairs[number] for number in gold), after_batch=bar.after_batch)
+        links = {number: found.links for number, found in zip(gold, bar.count(alignments), strict=True)}
+    return score(links, gold)
 
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:

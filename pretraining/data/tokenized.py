@@ -22,6 +22,7 @@ from modeling.word_tokens import reading_text
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import TextColumn, row_key
 from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
+from zoo_core.processes import forks_end_with_this_process
 from zoo_core.provenance import usable_cores
 from zoo_core.tables import get_column
 
@@ -118,16 +119,17 @@ def tokenized_column(
     if multiprocess.get_all_start_methods()[0] == "fork":  # by default; others have no `TOKENIZERS`
         processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
     rows = column.rows.select_columns(names).with_format(None)
-    rows = rows.map(
-        _tokenize,
-        batched=True,
-        with_indices=True,
-        remove_columns=names,
-        features=Features(features),
-        fn_kwargs={"column": replace(column, rows=None, table=None), "fingerprint": fingerprint},
-        num_proc=processes if processes > 1 else None,
-        desc=f"Tokenizing {name}",
-    )
+    with forks_end_with_this_process():
+        rows = rows.map(
+            _tokenize,
+            batched=True,
+            with_indices=True,
+            remove_columns=names,
+            features=Features(features),
+            fn_kwargs={"column": replace(column, rows=None, table=None), "fingerprint": fingerprint},
+            num_proc=processes if processes > 1 else None,
+            desc=f"Tokenizing {name}",
+        )
     return TokenColumn(rows)
 
 

@@ -137,7 +137,26 @@ def test_pair_reader_of_jsonl_and_csv(file):
 )
 def test_check_counts_sides_without_blanks_between_words(file, source, is_unspaced):
     reader = PairReader([file(f"a ||| b\n{source} ||| x y\nx y ||| {source}\n")])
-    assert reader.check() == 3 and reader.unspaced == 2 * is_unspaced
+    assert reader.check() == 3 and reader.running_text["unspaced"] == 2 * is_unspaced
+
+
+@pytest.mark.parametrize(
+    ("text", "glued"),
+    [
+        ("Das Haus, das (dort) steht.", 2),
+        ("Das Haus , das ( dort ) steht .", 0),
+        ("Mr. Smith ... 3.5 a.b don't l' !? \u2026", 1),
+        ("क्या हाल है। 1) a:b", 1),
+        ("مرحبا، كيف؟", 2),
+    ],
+)
+def test_check_counts_words_that_end_in_punctuation(file, text, glued):
+    reader = PairReader([file(f"{text} ||| x\n\n我们不相信。 ||| y.\n")])
+    counts = {"unspaced": 1, "words": len(text.split()) + 2, "glued": glued + 1}
+    for _ in range(2):  # of the current pass
+        assert reader.check() == 3 and reader.running_text == counts
+    lists = PairReader([file(json.dumps({"source": ["a."], "target": ["b."]}), "x.jsonl")], split=False)
+    assert list(lists) == [(["a."], ["b."])] and not lists.running_text.total()
 
 
 @pytest.mark.parametrize(

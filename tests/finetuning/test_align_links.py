@@ -3,11 +3,13 @@
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 
 import pandas as pd
 import pytest
+from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
 from finetuning.align import links as command
@@ -155,6 +157,21 @@ def test_links_count_words_of_lines_and_of_other_text(word_align, tmp_path, name
     assert [texts[1][begin:end] for begin, end in offsets] == (split[1] if is_split else [])
 
 
+@pytest.mark.parametrize(("command", "options"), [("links", []), ("score", ["--gold"])])
+def test_split_is_named_for_running_text_and_its_changes_are_counted(word_align, tmp_path, command, options):
+    raw, spaced, gold = tmp_path / "raw.txt", tmp_path / "spaced.txt", tmp_path / "gold.txt"
+    raw.write_text("das Haus, hier. ||| the house here\na b ||| c d\n", encoding="utf-8")
+    spaced.write_text("das Haus , hier . ||| the house here\na b ||| c d\n", encoding="utf-8")
+    gold.write_text("0-0\n0-0\n")
+    name = [] if command == "links" else [command]
+    options = [*options, gold] if options else []
+    assert "2 of 10 words" in word_align(*name, raw, *options).err
+    changed = word_align(*name, raw, *options, "--split").err
+    assert re.search("--split .* 1 of", changed) if command == "score" else "words of 1 pairs" in changed
+    for split in ([], ["--split"]):
+        assert "--split" not in word_align(*name, spaced, *options, *split).err
+
+
 def test_links_depend_on_every_setting(word_align, pairs):
     def links(*arguments):
         return word_align(pairs, "--probabilities", *arguments).out
@@ -171,6 +188,56 @@ def test_resume_twice_gives_the_links_of_one_run(word_align, many, tmp_path):
         word_align(many, "--output", links, "--batch-size", "1", *more)
     word_align(many, "--output", whole, "--batch-size", "1")
     assert links.read_bytes() == whole.read_bytes()
+
+
+def test_resume_of_a_finished_run_loads_no_model(word_align, many, tmp_path, monkeypatch):
+    links, lines = tmp_path / "links.txt", many.read_text()
+    word_align(many, "--output", links)
+    whole, resumed = links.read_bytes(), (many, "--output", links, "--resume")
+    load, loads = command.load_aligner, []
+    monkeypatch.setattr(command, "load_aligner", lambda *given, **more: loads.append(1) or load(*given, **more))
+    out, err = word_align(*resumed)
+    assert "is finished" in err and "200" in err and not loads and links.read_bytes() == whole
+    # not finished: a cut file, another rule, and more pairs
+    links.write_bytes(whole[:-5])
+    assert "is finished" not in word_align(*resumed).err and len(loads) == 1 and links.read_bytes() == whole
+    with pytest.raises(SystemExit):
+        word_align(*resumed, "--threshold", "0.3")
+    many.write_text(f"{lines}a ||| b\n")
+    assert "is finished" not in word_align(*resumed).err and len(loads) == 3
+    assert links.read_bytes().startswith(whole) and links.read_bytes().count(b"\n") == 201
+
+
+def test_resume_compares_the_model_of_a_finished_run(
+    word_align, align_refused, change_weights, tiny_model, many, tmp_path
+):
+    model, links = tmp_path / "model", tmp_path / "links.txt"
+    shutil.copytree(tiny_model, model)
+    word_align(many, "--output", links, model=model)
+    change_weights(model)
+    assert "model: " in align_refused(many, "--output", links, "--resume", model=model)
+
+
+@pytest.mark.parametrize("command_name", ["links", "score", "project"])
+def test_the_bar_moves_with_each_batch(word_align, many, tmp_path, monkeypatch, command_name):
+    positions = []
+    update = Progress.update
+
+    def noted(self, task, **fields):
+        update(self, task, **fields)
+        positions.append(self.tasks[task].completed)
+
+    monkeypatch.setattr(Progress, "update", noted)
+    gold, labels, texts = tmp_path / "gold.txt", tmp_path / "labels.conll", tmp_path / "texts.txt"
+    gold.write_text("0-0\n" * 200)
+    sides = [line.split(" ||| ") for line in many.read_text().splitlines()]
+    labels.write_text("\n".join("".join(f"{word}\tX\n" for word in source.split()) for source, _ in sides))
+    texts.write_text("".join(f"{target}\n" for _, target in sides))
+    arguments = {"links": [many], "score": ["score", many, "--gold", gold], "project": ["project", labels, texts]}
+    word_align(*arguments[command_name], "--batch-size", "20")
+    # in a block of 32 batches
+    assert positions[:9] == [20, 40, 60, 80, 100, 120, 140, 160, 180] and max(positions) == 200
+    assert positions == sorted(positions)
 
 
 def test_resume_refuses_other_settings_model_and_input(word_align, align_refused, many, tmp_path, tiny_veco):

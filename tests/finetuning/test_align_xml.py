@@ -47,6 +47,24 @@ def test_xml_pairs_of_languages_of_tmx():
         read(content, "tmx", ("en", "it"))
 
 
+@pytest.mark.parametrize(
+    ("languages", "expected"),
+    [
+        (("en", "fi"), ("one", "yksi")),
+        (("EN", "FI"), ("one", "yksi")),
+        (("fil", "en"), ("isa", "one")),
+        (("f", "en"), None),
+    ],
+)
+def test_xml_pairs_of_a_language_whose_tag_begins_another_one(languages, expected):
+    content = TMX.format(unit(en="one", fil="isa", fi="yksi"))
+    if expected:
+        assert read(content, "tmx", languages) == [expected]
+    else:
+        with pytest.raises(ValueError, match="fil"):
+            read(content, "tmx", languages)
+
+
 def test_xml_pairs_have_the_text_of_inline_tags_and_not_their_codes():
     bold = '<bpt i="1">&lt;b&gt;<sub>c</sub></bpt><hi>bold <hi>one</hi></hi><ept i="1">&lt;/b&gt;</ept>'
     seg = f"a {bold} <!-- x -->b<ph/>."

@@ -84,6 +84,54 @@ def test_project_spans(links, given, expected):
     assert [span and (span.begin, span.end) for span in found] == expected
 
 
+@pytest.mark.parametrize(
+    ("target", "linked", "expected"),
+    [
+        ("Parlament ) zu", "0 1", "Parlament"),  # a closing mark at the end
+        ("( Parlament zu", "0 1", "Parlament"),  # an opening one at the begin
+        ("das Parlament ( MWP", "1 2", "Parlament"),  # an opening one at the end
+        ("( das Parlament )", "0 1 2 3", "( das Parlament )"),  # both
+        ("( das Parlament )", "1 2", "das Parlament"),
+        ("das Parlament ) zu ändern ,", "0 1 3", "das Parlament"),  # in the middle: the more probable part
+        ("Namen ( das Parlament )", "0 2 3", "das Parlament"),
+        ("a ( b ) c", "0 4", "a ( b ) c"),
+        ("( a ] b )", "0 1 2 3 4", "a"),  # cut twice
+        ("a ( b [ c ) d ]", "1 2 3 4", "b"),
+        (")", "0", ")"),  # a span is not lost for it
+        (") ) a", "0 1 2", "a"),
+        ("„ Welsh Parliament “ zu", "1 2 3", "Welsh Parliament"),
+        ("„ Welsh Parliament “ zu", "0 1 2 3", "„ Welsh Parliament “"),
+        ("« a » und « b »", "1 2 3", "a"),
+        ("» a « und » b «", "4 5", "b"),
+        ("`` a '' b", "1 2", "a"),
+        ('er sagte " a b " nicht', "1 2 3 4", "a b"),
+        ("the members ' a", "1 2 3", "members ' a"),  # an apostrophe
+        ("（ 议会 ）", "1 2", "议会"),
+        # marks that are part of a word
+        ("(Parlament) zu", "0 1", "(Parlament) zu"),
+        ("in (das Parlament) zu", "1 2 3", "(das Parlament) zu"),
+        ("in (das Parlament) zu", "2 3", "Parlament)"),
+        ("Name (das Parlament)", "0 1", "Name"),
+        ("„Welsh Parliament“, zu", "1 2", "Parliament“,"),
+        ('die "a b" nicht', "2 3", 'b"'),
+        ("1) a b", "0 1 2", "a b"),
+    ],
+)
+def test_project_spans_over_no_mark_without_its_partner(target, linked, expected):
+    words = target.split()
+    links = [(0, int(word)) for word in linked.split()]
+    probabilities = [0.9] * len(links)
+    (found,) = project_spans(links, probabilities, [Span(0, 1, "X")], words)
+    assert " ".join(words[found.begin : found.end]) == expected
+    labels, lost = project(links, probabilities, ["B-X"], len(words), words=words)
+    assert [word for word, label in zip(words, labels, strict=True) if label != "O"] == expected.split() and not lost
+
+
+def test_project_refuses_other_words_than_length():
+    with pytest.raises(ValueError, match="2.*3"):
+        project([], [], ["O"], 2, words=["a", "b", "c"])
+
+
 @pytest.fixture
 def run(word_align):
     return lambda *arguments: word_align("project", "--layer", "1", *arguments)
@@ -102,18 +150,25 @@ def words(tmp_path):
     return labels, texts
 
 
-def test_project_of_tokens(run, aligner, words, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "translation", "target"),
+    [
+        ([], ["two", "dogs", "play."], ["two", "dogs", "play."]),
+        (["--split"], "two dogs play.", "two dogs play .".split()),
+    ],
+)
+def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, target):
     labels, texts = words
     output = tmp_path / "out.conll"
-    assert run(labels, texts, "--output", output).out == ""
-    found = links_of(aligner, ["zwei", "Hunde", "spielen"], "two dogs play.")
-    tags, lost = project(found.links, found.probabilities, ["NUM", "NOUN", "VERB"], 4)
-    assert any(tags)
-    expected = zip(["two", "dogs", "play", "."], tags, strict=True)
+    out, err = run(labels, texts, "--output", output, *option)
+    found = links_of(aligner, ["zwei", "Hunde", "spielen"], translation)
+    tags, _ = project(found.links, found.probabilities, ["NUM", "NOUN", "VERB"], len(target))
+    assert any(tags) and found.target == target
+    expected = zip(target, tags, strict=True)
     assert output.read_text() == "".join(f"{word}\t{tag or '_'}\n" for word, tag in expected) + "\n\n"
-    out, err = run(labels, texts, "--pre-split")
-    assert [line.split("\t")[0] for line in out.split()[::2]] == ["two", "dogs", "play."]
-    assert "1 of 1 DET" in err and "precision fp32" in err
+    assert out == "" and "1 of 1 DET" in err and "precision fp32" in err
+    # the line has another number of words, or may need it
+    assert ("1 of 2 translations" in err) == bool(option) and ("1 of 3 words" in err) != bool(option)
 
 
 def test_project_of_spans_of_characters(run, aligner, tmp_path):
@@ -131,12 +186,27 @@ def test_project_of_spans_of_characters(run, aligner, tmp_path):
     assert json.loads(row) == {
         **{"id": 7, "source": source, "target": target, "spans": given},
         "target_spans": [
-            {"start": offsets[span.begin][0], "end": offsets[span.end - 1][1], "label": span.label}
+            span and {"start": offsets[span.begin][0], "end": offsets[span.end - 1][1], "label": span.label}
             for span in expected
-            if span
         ],
     }
     assert "of 1 A" in err and "of 1 B" in err and "1 of 2 spans" in err  # B ends inside of "Mann"
+
+
+def test_project_writes_null_for_a_lost_span(run, tmp_path):
+    spans = [{"start": start, "end": start + 1, "label": label} for start, label in ((0, "A"), (2, "B"), (4, "C"))]
+    rows = [{"source": "a b c", "target": target, "spans": spans} for target in ("a b c", "", "c")]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, err = run(path)
+    projected = [json.loads(line)["target_spans"] for line in out.splitlines()]
+    assert all(len(of_row) == 3 for of_row in projected) and projected[1] == [None, None, None]
+    for of_row in projected:
+        assert all(
+            target is None or target["label"] == span["label"] for target, span in zip(of_row, spans, strict=True)
+        )
+    lost = sum(of_row.count(None) for of_row in projected)
+    assert sum(map(int, re.findall(r"(\d) of 3 [ABC]", err))) == lost
 
 
 def test_project_counts_no_span_of_whole_words_as_widened(run, tmp_path):

@@ -1,9 +1,13 @@
 """The store of token ids: text is tokenized once, also by `prepare`, by a killed process, and of a stream."""
 
+import contextlib
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -19,6 +23,7 @@ from zoo_core.provenance import write_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
+ROOT = Path(__file__).parents[2]
 WORDS = "rain sun snow wind cook house onion thin the a over under small water stone bird".split()
 EN_DE = {"source_language": "en", "target_language": "de"}
 OBJECTIVES = {"tlm": {"batch_size": 8, "max_length": 64}, "ca_mlm_segments": {"batch_size": 8, "max_length": 32}}
@@ -134,6 +139,38 @@ def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert examples_of(corpus) == [[ids] for ids in encode_texts(lines, sample_tokenizer)]
     assert corpus.columns[0].keys.tolist() == [sources.row_key(number) for number in range(60)]
+
+
+# argv: a recipe of more rows than one process tokenizes; the first one kills the main process
+KILLED = """
+import os, signal, sys, time
+from pretraining.data import tokenized
+from pretraining.tools import prepare
+tokenized.ROWS_OF_PROCESS = 20
+tokenized.usable_cores = lambda: 3
+main_process = os.getpid()
+tokenized.READINGS["text"] = lambda texts, tokenizer: os.kill(main_process, signal.SIGKILL) or time.sleep(100)
+prepare.main(["--config", sys.argv[1]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_prepare_that_is_killed_leaves_no_processes(files, recipe_of, sample_tokenizer_dir, cache):
+    recipe_of(
+        monolingual=[{"language": "en", "path": files.lines("a.txt", lines_of(60, 1))}],
+        tokenizer=str(sample_tokenizer_dir),
+    )
+    command = [sys.executable, "-c", KILLED, str(files.folder / "recipe.yaml")]
+    # each of its processes has the pipe open as long as it runs
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **output)
+    try:
+        printed, _ = process.communicate(timeout=90)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, printed
 
 
 @pytest.mark.slow

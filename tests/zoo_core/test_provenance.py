@@ -2,6 +2,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,17 @@ def test_write_json_replaces_a_file_as_a_whole_or_not_at_all(tmp_path, monkeypat
     with pytest.raises(OSError):
         write_json(path, {"language": "new"})
     assert read_json(path) == {"language": "中文"} and [item.name for item in tmp_path.iterdir()] == ["facts.json"]
+
+
+def test_write_json_removes_what_killed_processes_left(tmp_path):
+    path = tmp_path / "facts.json"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    files = [f".facts.json.{process}.tmp" for process in (ended.pid, os.getppid(), "note")]
+    for name in [*files, f".other.json.{ended.pid}.tmp"]:
+        (tmp_path / name).write_text("{")
+    write_json(path, {"score": 1})
+    assert {item.name for item in tmp_path.iterdir()} == {"facts.json", *files[1:], f".other.json.{ended.pid}.tmp"}
 
 
 def test_model_fingerprint_is_the_commit_of_the_cache(tmp_path, monkeypatch):
