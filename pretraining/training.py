@@ -68,17 +68,19 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
     quiet_libraries()
     start_processes()
     with run_lock(recipe.output_dir):
-        checkpoint = open_run_folder(recipe, resume)
+        recipe, checkpoint = open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         check_recording(recipe.tracker, recipe.push_to_hub)
         if resume and not checkpoint and accelerator.is_main_process:
-            print("no checkpoint: from the beginning", file=sys.stderr)
+            print(f"no checkpoint in {recipe.output_dir}: the run starts from the beginning", file=sys.stderr)
         start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
         if resume:
             check_same_data(Path(recipe.output_dir), data_facts(feed.corpora, feed.tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(feed.tokenizer)
         model = start.build_model(config, matching, checkpoint)
+        if recipe.head_phase and start.lacks_head:
+            recipe = recipe.with_head_phase()
         for phase in recipe.phases:
             phase.check_trainable([name for name, _ in model.named_parameters()])
         start_run_folder(recipe, accelerator.is_main_process, checkpoint)

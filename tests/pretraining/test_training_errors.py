@@ -17,13 +17,22 @@ from zoo_core.recipes import load_recipe
 
 @pytest.mark.slow
 def test_run_refuses_folders(train, fails, recipe_file):
-    fails("--resume")
-    train()
+    train("--resume")  # before the folder has begun, it starts the run
     fails()
     fails("--resume")
     message = fails("--resume", "phases.0.learning_rate=0.5", "seed=3")
     assert "phases.0.learning_rate" in message and "seed" in message
     assert "recipe.yaml" in fails(f"output_dir={recipe_file}", "--dry_run")
+
+
+def test_open_run_folder_resumes_before_a_run_has_begun(tmp_path):
+    missing, empty, begun = tmp_path / "missing", tmp_path / "empty", tmp_path / "begun"
+    empty.mkdir()
+    begun.mkdir()
+    (begun / ".recipe.yaml.71.tmp").touch()  # of a run that was killed while it wrote its first file
+    for folder in (missing, empty, begun):
+        recipe = Recipe(output_dir=str(folder))
+        assert open_run_folder(recipe, resume=True) == (recipe, None)
 
 
 @pytest.mark.parametrize("name", [".git", ".mine.tmp", ".recipe.yaml.swp", "thesis.txt", "model"])
@@ -39,7 +48,8 @@ def test_open_run_folder_resumes_with_another_mirror_of_the_hub(recipe_file, tmp
     """The fingerprints of what it holds are compared."""
     recipe = load_recipe(Recipe, str(recipe_file), [f"output_dir={tmp_path / 'run'}"])
     start_run_folder(recipe)
-    assert open_run_folder(replace(recipe, hub_root="elsewhere", trust_remote_code=True), resume=True) is None
+    moved = replace(recipe, hub_root="elsewhere", trust_remote_code=True)
+    assert open_run_folder(moved, resume=True) == (moved, None)
     with pytest.raises(ValueError, match="seed"):
         open_run_folder(replace(recipe, hub_root="elsewhere", seed=7), resume=True)
 
