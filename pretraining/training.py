@@ -9,6 +9,7 @@ again, before clipping. The loop waits for the device once a step.
 import math
 import os
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -159,6 +160,29 @@ class Training:
             self.report.finish(self.step)
             self.accelerator.wait_for_everyone()
             self.report.uploads.push(self.folder / "model", f"the model of step {self.step}")
+
+    def time_steps(self, index: int, micro_batches: list[dict]) -> list[float]:
+        """Returns the seconds of a step on each of some micro-batches of phase `index`, of which nothing is kept.
+
+        Raises ValueError for a loss or a gradient that is not finite.
+        """
+        self._start_phase(index)
+        phase, device = self.recipe.phases[index], self.accelerator.device
+        weights = phase.loss_weights(self.accelerator.unwrap_model(self.model))
+        durations = []
+        for batch in micro_batches:
+            started = time.perf_counter()
+            labels = phase.predictions(batch, weights)
+            output = self._backward(send_to_device(batch, device), weights, labels, is_last=True)
+            loss_sum = output.loss_sum.detach().to(wide_type(device))
+            try:
+                self._step(labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
+            except FloatingPointError as error:
+                raise ValueError(f"{error} in the first steps of phase {phase.name!r}.") from error
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            durations.append(time.perf_counter() - started)
+        return durations
 
     def _start_phase(self, index: int) -> None:
         """Freezes and unfreezes parameters, makes optimizer and schedule, and wraps the model.
