@@ -38,30 +38,33 @@ FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses", "hub_root", "trust_remo
 FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "model.attention", "model.skip_padding")
 
 
-def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
-    """Checks that a run can start or resume in its folder, and returns the newest whole checkpoint, if any.
+def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
+    """Checks that a run can start or resume in its folder, which with `resume` may also be empty or missing.
+
+    Returns the recipe, with its `head_phase` among the phases if the run has begun with it, and the newest whole
+    checkpoint, if any.
 
     Raises `ValueError` for a folder that is not empty without `resume`, for `resume` with another recipe (naming the
     fields), for a run that is already finished, and if there are checkpoints of which none is whole.
     """
     folder = Path(recipe.output_dir)
     held = not_own(folder, BEGUN)
-    if not held and resume:
-        raise ValueError(f"there is nothing to resume in {str(folder)!r}. Check output_dir, or leave --resume out.")
     if not held:
-        return None
+        return recipe, None
     if not resume:
         advice = "Resume the run with --resume, or give another output_dir."
         raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
     if not (folder / "recipe.yaml").exists():
         raise ValueError(f"{str(folder)!r} is no run folder: it has no recipe.yaml. Correct output_dir.")
     before = load_recipe(Recipe, folder / "recipe.yaml", [])
+    if recipe.head_phase and not before.head_phase:  # a run that began with the phase has it among the others
+        recipe = recipe.with_head_phase()
     found = recipe_differences(asdict(before), asdict(recipe))
     if changed := [line for line in found if not line.startswith(FREE_ON_RESUME)]:
         raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
-    return newest_whole(checkpoints_of(folder), NEEDED)
+    return recipe, newest_whole(checkpoints_of(folder), NEEDED)
 
 
 def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:

@@ -71,10 +71,6 @@ class Meter:
         means, loss = self.means()
         tokens = float(self.accelerator.reduce(self.tokens))
         seconds = time.perf_counter() - self.seconds
-        # the peak, of the GPU or, on a CPU, of this process
-        memory_bytes = resident_bytes(resource.getrusage(resource.RUSAGE_SELF))
-        if device.type == "cuda":
-            memory_bytes = torch.cuda.max_memory_allocated(device)
         line = {} if loss is None else {"loss": loss}
         line |= {f"loss/{key}": value for key, value in means.items()} | {
             # fp16 skips a step whose norm is not finite; a step without predictions has none
@@ -82,10 +78,17 @@ class Meter:
             "predictions": int(predictions),
             "tokens_per_second": tokens / seconds,
             "steps_per_second": (phase_step - self.since) / seconds,
-            "memory_gib": memory_bytes / 2**30,
+            "memory_gib": peak_bytes(device) / 2**30,
         }
         self.tokens.zero_()
         return line
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Returns the most memory held up to now: of a GPU or, on a CPU, by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resident_bytes(resource.getrusage(resource.RUSAGE_SELF))
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling import MODEL_TYPES
 from modeling.backbone import honors_block_masks
+from pretraining.costs import measure, memory_of, span, state_bytes
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import Corpus
 from pretraining.data.languages import corpus_probabilities
@@ -29,7 +30,7 @@ from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.token_texts import read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import Matching
-from pretraining.training import make_accelerator, read_parts
+from pretraining.training import Training, make_accelerator, read_parts
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.masking import IGNORED
@@ -41,36 +42,41 @@ ROWS_READ = 1000  # of a corpus with `max_rows`, which may be large
 
 def show_plan(recipe: Recipe) -> None:
     """Prints the plan of a run: what its start supports, parameters, matched rows of the vocabulary, corpora with
-    their tokens on disk and their sampling, phases with tokens and predictions per step, and the first batch.
+    their tokens on disk and their sampling, phases with tokens and predictions per step, the first batch, when the run
+    saves and evaluates, and the time and memory that it takes.
 
-    It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
+    It reads at most `ROWS_READ` rows of each corpus that has `max_rows`, and trains a few steps of each phase on the
+    spot. Nothing is written.
     """
-
     quiet_libraries()
     accelerator = make_accelerator(recipe.precision)
-    few = replace(recipe, num_workers=0)
-    for kind in ("monolingual", "bitext", "linked"):
-        corpora = [replace(corpus, max_rows=rows_to_read(corpus.max_rows)) for corpus in getattr(recipe, kind)]
-        setattr(few, kind, corpora)
-    start, config, feed, _ = read_parts(few, accelerator)
-    if not accelerator.is_main_process:
-        return
+    few = with_few_rows(recipe)
+    start, config, feed, teacher = read_parts(few, accelerator)
     limits = {name: corpus.max_rows for name, corpus in recipe.named_corpora().items()}
     corpora = [estimated(corpus, limits[corpus.name]) for corpus in feed.corpora]
     feed = Feed(few, corpora, feed.tokenizer, config, feed.num_processes, feed.process_index)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not accelerator.is_main_process)
     if start.start_from:
         console.print(supported(start.start_from))
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
-        options = {"device_map": "meta"} if start.start_from else {}
-        model = start.load(config, attn_implementation="eager", **options)
+        model = start.model_class(type(config).from_dict(config.to_dict(), attn_implementation="eager"))
+    needed = max(state_bytes(model, phase, feed.num_processes) for phase in recipe.phases)
+    memory = memory_of(accelerator.device)
+    is_measured = memory is None or needed < memory / 2  # leaves room for what the layers compute
+    matching = start.match(feed.tokenizer)
+    if is_measured:
+        if accelerator.device.type != "cuda":
+            start.model = replace(start.model, attention="sdpa")  # others may be of a GPU alone
+        model = start.build_model(config, matching)
+    elif start.start_from:
+        model = start.load(config, attn_implementation="eager", device_map="meta")
+    if recipe.head_phase and start.lacks_head:
+        recipe = recipe.with_head_phase()
     console.print(f"{recipe.model.type}: {model.num_parameters():,} parameters")
-    if matching := start.match(feed.tokenizer):
-        console.print(f"rows of the vocabulary, from {start.source.name}")
-        console.print(_matching_table(matching, feed.tokenizer))
-        for read in matching.dictionaries:
-            console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
-    console.print(_corpora_table(feed.corpora, recipe.alpha))
+    if matching:
+        _print_matching(console, matching, start.source.name, feed.tokenizer)
+    console.print(_corpora_table(feed.corpora, recipe.alpha, any(limits.values())))
+    first_steps = []
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
@@ -79,12 +85,55 @@ def show_plan(recipe: Recipe) -> None:
         console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, learned))
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
-    console.print("Dry run: nothing was trained or written.")
+        first_steps.append(micro_batches)
+    console.print(_when_it_saves(recipe, feed.corpora))
+    few.phases = recipe.phases
+    if is_measured:
+        console.print(_costs(Training(few, model, feed, accelerator, [], teacher), first_steps))
+    else:
+        sizes = f"{needed / 2**30:,.1f} of {memory / 2**30:,.1f} GiB"
+        console.print(f"time and memory: not measured, because weights, gradients and Adam take {sizes}")
+    console.print("Dry run: nothing was kept or written.")
 
 
-def rows_to_read(max_rows: int | None) -> int | None:
-    """Returns how many rows of a corpus with this `max_rows` a dry run reads at most; None: all."""
-    return max_rows and min(max_rows, ROWS_READ)
+def _when_it_saves(recipe: Recipe, corpora: list[Corpus]) -> str:
+    saves = f"saves a checkpoint {_every(recipe.checkpoint_steps)}"
+    if recipe.keep_checkpoints:
+        saves += f" and keeps the newest {recipe.keep_checkpoints}"
+    if any(corpus.held_out for corpus in corpora):
+        return f"{saves}; evaluates on held-out text {_every(recipe.evaluation.every_steps)}"
+    return f"{saves}; evaluates nothing (evaluation.held_out_fraction is {recipe.evaluation.held_out_fraction:g})"
+
+
+def _every(steps: int) -> str:
+    return f"every {steps:,} steps and after each phase" if steps else "after each phase"
+
+
+def _costs(training: Training, first_steps: list[list[dict]]) -> str:
+    """Returns the line about time and memory."""
+    device, num_processes = training.accelerator.device, training.accelerator.num_processes
+    try:
+        costs = measure(training, first_steps)
+    except torch.OutOfMemoryError:
+        if num_processes > 1:  # the others may wait for this one
+            raise
+        return "memory: a micro-batch does not fit into this GPU. Raise gradient_accumulation_steps."
+    name = "GPU" if device.type == "cuda" else device.type.upper()
+    place = f"on this {name}" if num_processes == 1 else f"with {num_processes} processes on such a {name}"
+    time = f"about {span(costs.fastest, costs.slowest)} {place}, without evaluating and saving"
+    return f"time: {time}; memory: about {costs.num_bytes / 2**30:.1f} GiB a process"
+
+
+def with_few_rows(recipe: Recipe) -> Recipe:
+    """Returns a recipe of the same run that reads at most `ROWS_READ` rows of each corpus with `max_rows`."""
+    few = replace(recipe, num_workers=0)
+    for kind in ("monolingual", "bitext", "linked"):
+        corpora = []
+        for corpus in getattr(recipe, kind):
+            max_rows = corpus.max_rows and min(corpus.max_rows, ROWS_READ)
+            corpora.append(replace(corpus, max_rows=max_rows))
+        setattr(few, kind, corpora)
+    return few
 
 
 def estimated(corpus: Corpus, max_rows: int | None) -> Corpus:
@@ -128,6 +177,13 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], no
     return table
 
 
+def _print_matching(console: Console, matching: Matching, source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    console.print(f"rows of the vocabulary, from {source}")
+    console.print(_matching_table(matching, tokenizer))
+    for read in matching.dictionaries:
+        console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
+
+
 def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> str:
     """Counts the rows of the vocabulary by script, that of a token's first letter, and by the way to fill a row."""
     texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]
@@ -136,7 +192,8 @@ def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> s
     return pandas.crosstab(*columns, margins=True, margins_name="all").to_string()
 
 
-def _corpora_table(corpora: list[Corpus], alpha: float) -> Table:
+def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> Table:
+    """`is_estimated`: whether a corpus has `max_rows`, of which only the first were read."""
     rows = []
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
@@ -147,7 +204,9 @@ def _corpora_table(corpora: list[Corpus], alpha: float) -> Table:
             facts = (f"{num_rows:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
-    note = f"with max_rows: estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"
+    note = ""
+    if is_estimated:
+        note = f"estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"
     return _table(f"corpora, drawn with alpha {alpha}", columns, rows, note)
 
 
@@ -168,14 +227,13 @@ def _phase_table(
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
-        places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
         own = [loss for loss in learned if loss.partition(".")[0] == name]  # each predicts the same tokens
         predictions = sum(phase.predictions(batch, dict.fromkeys(own, 1.0)) for batch in micro_batches) * num_processes
-        counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
+        counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{predictions:,}")
         rows.append((name, f"{objective.weight:g}", *counts))
     trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
-    columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
+    columns = ("objective", "weight", "examples of a step", "tokens", "predictions")
     return _table(title, columns, rows)
 
 

@@ -17,11 +17,12 @@ from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
 from modeling import MODEL_TYPES
-from pretraining.objectives import OBJECTIVES, Collator, Objectives
+from pretraining.objectives import OBJECTIVES, Collator, Objective, Objectives
 from zoo_core.command_line import TRUST_REMOTE_CODE
 from zoo_core.recipes import BatchSize, Count, Fraction, Name, Positive, Seed, nearest, option
 from zoo_core.tables import SUFFIXES, Table
 
+HEAD = "head"  # name of the phase that `Recipe.head_phase` adds
 Size = Annotated[int, Ge(1), Le(2**63 - 1)]
 
 
@@ -137,7 +138,21 @@ class LinkedPairs(Sized, Table):
     )
 
 
-Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
+@dataclass
+class SideOfPairs(Sized):
+    """One side of translation pairs, read as text of its language. `Recipe.named_corpora` makes it."""
+
+    kind: ClassVar[str] = Monolingual.kind
+
+    pairs: Bitext = field(default_factory=Bitext)
+    side: int = 0
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return (self.pairs.codes[self.side],)
+
+
+Corpora = dict[str, Monolingual | Bitext | LinkedPairs | SideOfPairs]  # the corpora of a recipe, by name
 
 
 @dataclass
@@ -295,6 +310,11 @@ class Phase:
         """The objectives that read their own examples, each in its sub-batch."""
         return {name: found for name, found in self.objectives.items() if isinstance(found, Collator)}
 
+    @property
+    def masked_lm(self) -> dict[str, Objective]:
+        """Its objectives that train an LM head: those with masked-LM loss."""
+        return {name: one for name, one in self.objectives.items() if one.is_masked_lm and one.weight}
+
     def losses(self, model: Any) -> list[str]:
         """Returns the names of its objectives' losses in the logs and the model: `mlm`, `ca_mlm_pairs.inner`, ..."""
         return [loss for name in self.objectives for loss in model.losses_of_objective(name)]
@@ -317,6 +337,14 @@ class Phase:
         """Returns weight 0 for each loss of the model whose objective is not in the phase."""
         unused = [name for name in model.objectives if name not in self.objectives]
         return dict.fromkeys([loss for name in unused for loss in model.losses_of_objective(name)], 0.0)
+
+
+@dataclass
+class HeadPhase:
+    """A first phase that trains the LM head alone, for a checkpoint whose weights have none."""
+
+    steps: Positive = option(300, "number of optimizer steps, of which a thirtieth are warm-up")
+    learning_rate: Annotated[float, Gt(0)] = option(5e-3, "peak learning rate, which decays linearly")
 
 
 @dataclass
@@ -357,7 +385,11 @@ class Recipe:
         {}, "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
     )
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
-    monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
+    monolingual: list[Monolingual] = option(
+        [],
+        "monolingual corpora; a language may have several. Without any, objectives of monolingual text (`mlm`) read "
+        "both sides of `bitext`",
+    )
     bitext: list[Bitext] = option([], "corpora of translation pairs; a pair of languages may have several")
     linked: list[LinkedPairs] = option([], "translation pairs with links between their words, for `word_links`")
     teacher: Teacher | None = option(None, "teacher model, for objectives that learn from one (`kd`)")
@@ -367,6 +399,12 @@ class Recipe:
         "pair i, of which one is sampled in proportion to its size",
     )
     phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
+    head_phase: HeadPhase | None = option(
+        None,
+        "a phase before the others, only if model.start_from lacks an LM head, which then starts at random: it trains "
+        "the head alone, with the masked-LM objectives of the first phase. recipe.yaml lists it among `phases`. null: "
+        "no such phase",
+    )
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
@@ -396,6 +434,8 @@ class Recipe:
         names = [phase.name for phase in self.phases]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"phases has the names {names}. A run needs at least one phase, and each its own name.")
+        if self.head_phase:
+            self._check_head_phase()
         for index, phase in enumerate(self.phases):
             phase.check(self, index)
         if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
@@ -404,6 +444,28 @@ class Recipe:
         if unknown := {one.language for one in dictionaries if self.languages} - {*self.languages}:
             reason = f"has no text. {nearest(min(unknown), self.languages)}"
             raise ValueError(f"model.meta_pretrained.dictionaries: {min(unknown)!r} {reason}")
+
+    def _check_head_phase(self) -> None:
+        if not self.model.start_from:
+            raise ValueError("head_phase is set, but model.start_from is not. Set head_phase to null.")
+        if HEAD in [phase.name for phase in self.phases]:
+            raise ValueError(f"head_phase adds a phase {HEAD!r}, but phases has one, too. Rename it.")
+        if not self.phases[0].masked_lm:
+            raise ValueError("head_phase is set, but phases.0 has no masked-LM objective. Set head_phase to null.")
+
+    def with_head_phase(self) -> "Recipe":
+        """Returns the recipe with its `head_phase` as the first of its phases."""
+        first, settings = self.phases[0], self.head_phase
+        head = Phase(
+            name=HEAD,
+            steps=settings.steps,
+            objectives=first.masked_lm,
+            trainable=["lm_head.*"],
+            corpora=first.corpora,
+            learning_rate=settings.learning_rate,
+            warmup_steps=settings.steps // 30,  # as in e5_small_head.yaml
+        )
+        return replace(self, phases=[head, *self.phases], head_phase=None)
 
     @property
     def checkpoint_steps(self) -> int:
@@ -424,6 +486,9 @@ class Recipe:
         default is the last part of the path of the first table, without the file's ending. A corpus with a `name`
         always shows it.
 
+        Without `monolingual`, objectives of monolingual text read both sides of `bitext`: these are corpora, too, with
+        the name of their language. If several pairs have it, the name of the pair follows (`en/en-de`).
+
         Raises ValueError for two corpora with the same name.
         """
         corpora, named = self.monolingual + self.bitext + self.linked, {}
@@ -438,7 +503,25 @@ class Recipe:
             if name in named:
                 raise ValueError(f"Two corpora of `{corpus.kind}` are called {name!r}. Give one another `name`.")
             named[name] = corpus
-        return named
+        objectives = [objective for phase in self.phases for objective in phase.objectives.values()]
+        if self.monolingual or all(objective.text != Monolingual.kind for objective in objectives):
+            return named
+        return sides_of_pairs(named) | named
+
+
+def sides_of_pairs(corpora: Corpora) -> Corpora:
+    """Returns both sides of the translation pairs among some corpora as corpora of text, by their names."""
+    sides = []
+    for name, corpus in corpora.items():
+        if isinstance(corpus, Bitext):
+            shared = {"name": name, "max_rows": corpus.max_rows, "size": corpus.size, "pairs": corpus}
+            sides += [SideOfPairs(**shared, side=0), SideOfPairs(**shared, side=1)]
+    count = Counter(side.codes for side in sides)
+    named: Corpora = {}
+    for side in sides:
+        (language,) = side.codes
+        named[language if count[side.codes] == 1 else f"{language}/{side.name}"] = side
+    return named
 
 
 def one_for_each(corpus: Monolingual | Bitext) -> list[Monolingual | Bitext]:

@@ -11,14 +11,14 @@ DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 
   python pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml
   python pretraining/run.py --config RECIPE.yaml phases.0.steps=100 output_dir=runs/short
-  python pretraining/run.py --config RECIPE.yaml --dry_run     # print the plan and the first batch, train nothing
+  python pretraining/run.py --config RECIPE.yaml --dry_run     # print the plan: text, first batch, time and memory
   accelerate launch pretraining/run.py --config RECIPE.yaml --resume     # resume on several GPUs or processes
 
 The run folder holds model/ (a Hub repository), checkpoints/, events.jsonl, curves.png, run.json and recipe.yaml."""
 
 FLAGS = {
-    "--dry_run": {"action": "store_true", "help": "print the plan and the first batch, then stop"},
-    "--resume": {"action": "store_true", "help": "continue the run in output_dir from its newest complete checkpoint"},
+    "--dry_run": {"action": "store_true", "help": "print the plan, with time and memory, then stop"},
+    "--resume": {"action": "store_true", "help": "continue the run in output_dir, if it has begun"},
 }
 
 

@@ -80,10 +80,17 @@ class RunReport:
         if not figures:
             return self.say(f"step {step}  the held-out text has no masked token: nothing was evaluated")
         self._write(step=step, phase=phase, **figures)
-        shown = defaultdict(list)
-        for key in filter(is_evaluation, figures):
-            shown["/".join(key.split("/")[: 1 + key.startswith("held_out/")])].append(figures[key])
-        self.say(f"step {step}  " + "  ".join(f"{name} {fmean(values):.3f}" for name, values in shown.items()))
+        means = defaultdict(list)  # by `held_out/<loss>`, `unigram_entropy/<loss>` or the kind of another figure
+        for key, value in figures.items():
+            kind, *rest = key.split("/")
+            means["/".join([kind, rest[0]]) if kind in LOSSES else kind].append(value)
+        texts = []
+        for name in filter(lambda name: not name.startswith("unigram_entropy/"), means):
+            texts.append(f"{name} {fmean(means[name]):.3f}")
+            entropies = means.get(f"unigram_entropy/{name.removeprefix('held_out/')}")
+            if entropies:
+                texts[-1] += f" (token frequencies alone: {fmean(entropies):.3f})"
+        self.say(f"step {step}  " + "  ".join(texts))
 
     def saved(self, step: int) -> None:
         """Uploads the new checkpoint of this step, if the recipe has `push_to_hub`, and draws curves.png again."""

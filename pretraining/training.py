@@ -9,6 +9,7 @@ again, before clipping. The loop waits for the device once a step.
 import math
 import os
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -68,17 +69,19 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
     quiet_libraries()
     start_processes()
     with run_lock(recipe.output_dir):
-        checkpoint = open_run_folder(recipe, resume)
+        recipe, checkpoint = open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         check_recording(recipe.tracker, recipe.push_to_hub)
         if resume and not checkpoint and accelerator.is_main_process:
-            print("no checkpoint: from the beginning", file=sys.stderr)
+            print(f"no checkpoint in {recipe.output_dir}: the run starts from the beginning", file=sys.stderr)
         start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
         if resume:
             check_same_data(Path(recipe.output_dir), data_facts(feed.corpora, feed.tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(feed.tokenizer)
         model = start.build_model(config, matching, checkpoint)
+        if recipe.head_phase and start.lacks_head:
+            recipe = recipe.with_head_phase()
         for phase in recipe.phases:
             phase.check_trainable([name for name, _ in model.named_parameters()])
         start_run_folder(recipe, accelerator.is_main_process, checkpoint)
@@ -157,6 +160,29 @@ class Training:
             self.report.finish(self.step)
             self.accelerator.wait_for_everyone()
             self.report.uploads.push(self.folder / "model", f"the model of step {self.step}")
+
+    def time_steps(self, index: int, micro_batches: list[dict]) -> list[float]:
+        """Returns the seconds of a step on each of some micro-batches of phase `index`, of which nothing is kept.
+
+        Raises ValueError for a loss or a gradient that is not finite.
+        """
+        self._start_phase(index)
+        phase, device = self.recipe.phases[index], self.accelerator.device
+        weights = phase.loss_weights(self.accelerator.unwrap_model(self.model))
+        durations = []
+        for batch in micro_batches:
+            started = time.perf_counter()
+            labels = phase.predictions(batch, weights)
+            output = self._backward(send_to_device(batch, device), weights, labels, is_last=True)
+            loss_sum = output.loss_sum.detach().to(wide_type(device))
+            try:
+                self._step(labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
+            except FloatingPointError as error:
+                raise ValueError(f"{error} in the first steps of phase {phase.name!r}.") from error
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            durations.append(time.perf_counter() - started)
+        return durations
 
     def _start_phase(self, index: int) -> None:
         """Freezes and unfreezes parameters, makes optimizer and schedule, and wraps the model.

@@ -42,7 +42,7 @@ def run_facts(argv: list[str]) -> dict[str, Any]:
         "hardware": {
             "cpu": re.findall(r"(?m)^model name\s*: (.*)|\Z", cpus)[0] or platform.machine(),
             "cores": usable_cores(),
-            "memory_gib": _memory_gib(),
+            "memory_gib": memory_gib(),
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
             "processes": int(os.environ.get("WORLD_SIZE", 1)),
         },
@@ -62,7 +62,7 @@ def resident_bytes(usage: Any) -> int:
     return usage.ru_maxrss * unit
 
 
-def _memory_gib() -> float | None:
+def memory_gib() -> float | None:
     """Returns the memory of the machine; None where the system does not tell it."""
     try:
         num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -51,7 +51,8 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
         if 0 < len(declared := [corpus.name for corpus in group if corpus.source.corpus.size]) < len(group):
             logger.info("%s: sizes of %s are declared, those of the others counted", kind, ", ".join(declared))
         for corpus, share in zip(group, corpus_probabilities(group, recipe.alpha), strict=True):
-            counts = ", ".join(f"{name} {count:,}" for name, count in corpus.counts.items() if count)
+            numbers = corpus.counts | {"held_out": len(corpus.evaluated.ids)}  # those that are evaluated
+            counts = ", ".join(f"{name} {count:,}" for name, count in numbers.items() if count)
             logger.info("%s: drawn %.1f%%; %s", corpus.name, 100 * share, counts)
     return corpora
 

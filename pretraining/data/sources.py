@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual
+from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
 from zoo_core.tables import (
     Table,
     columns_of,
@@ -58,7 +58,7 @@ class Source:
     """
 
     name: str
-    corpus: Monolingual | Bitext | LinkedPairs
+    corpus: Monolingual | Bitext | LinkedPairs | SideOfPairs
     hub_root: str | None
     identities: list[str]
     sides: list[TextColumn] = field(default_factory=list)
@@ -129,7 +129,7 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     identities = list(dict.fromkeys([*filter(None, joined), "id"]))
     sources = [Source(name, corpus, hub_root, identities) for name, corpus in corpora.items()]
     for source in sources:
-        OPENERS[source.corpus.kind](source, source.corpus)
+        OPENERS[type(source.corpus)](source, source.corpus)
     return sources
 
 
@@ -224,7 +224,18 @@ def _open_bitext(source: Source, corpus: Bitext) -> None:
         raise ValueError(f"{name}: the sides have {lengths} rows. Make them equal, or set join_on.")
 
 
-OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _open_linked}
+def _open_side(source: Source, corpus: SideOfPairs) -> None:
+    pairs = Source(corpus.name, corpus.pairs, source.hub_root, source.identities)
+    _open_bitext(pairs, corpus.pairs)
+    source.sides = [pairs.sides[corpus.side]]
+
+
+OPENERS = {
+    Monolingual: _open_monolingual,
+    Bitext: _open_bitext,
+    LinkedPairs: _open_linked,
+    SideOfPairs: _open_side,
+}
 
 
 def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Dataset:

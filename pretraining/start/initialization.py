@@ -21,8 +21,6 @@ from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
 
-HEAD_RECIPE = "pretraining/recipes/e5_small_head.yaml"
-
 
 class Start:
     """What a run starts from: a configuration that fits its tokenizer and its phases, and weights. Reads no files."""
@@ -32,6 +30,7 @@ class Start:
         self.recipe, self.model = recipe, model
         self.start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
         self.source = MetaCheckpoint(model.meta_pretrained, *access) if model.meta_pretrained else None
+        self.lacks_head = False  # set by `load`: whether the checkpoint's LM head starts at random
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
@@ -180,8 +179,7 @@ class Start:
             )
         if fresh := fresh_weights(model, report, str(self.start_from)):
             logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
-            if any(name.startswith("lm_head.") and name.endswith(".weight") for name in fresh):
-                logger.info("the LM head starts at random; %s trains it first, alone", HEAD_RECIPE)
+        self.lacks_head = any(name.startswith("lm_head.") and name.endswith(".weight") for name in fresh)
         return model
 
 

@@ -18,7 +18,9 @@ from tests.documentation.conftest import PAGES, commands_of, read_page
 from zoo_core import command_line
 
 ROOT = Path(__file__).parents[2]
-OTHERS = re.compile(r"pip install |hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff |\.ci/run|git grep ")
+OTHERS = re.compile(
+    r"pip install |accelerate config|hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff |\.ci/run|git grep "
+)
 FOUND = {name: read_page(name) for name in PAGES}
 COMMANDS_OF_PAGES = sorted({command for page in FOUND.values() for command in commands_of(page)})
 

@@ -43,6 +43,66 @@ def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(files, sample, re
     assert wanted[0] == [encode_texts([rows[0][lang]], sample_tokenizer)[0] for lang in ("en", "de")]
 
 
+KINDS_OF_PAIRS = ("joined", "line by line", "one table", "one column")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_PAIRS)
+def test_mlm_reads_both_sides_of_bitext_alone(kind, files, sample, recipe_of, sample_tokenizer, examples_of):
+    """The texts, ids and held-out rows are those of the same text under `monolingual`."""
+    tables = {language: load_table(Table(**sample(language))) for language in ("en", "de")}
+    rows = [
+        {"id": en["id"], "en": en["text"], "de": de["text"]} for en, de in zip(tables["en"], tables["de"], strict=True)
+    ]
+    lines = {language: files.lines(f"{language}.txt", [row[language] for row in rows]) for language in tables}
+    monolingual = [{"language": language, "path": path} for language, path in lines.items()]
+    fields = {"source": {"path": lines["en"]}, "target": {"path": lines["de"]}}
+    if kind == "joined":
+        monolingual = [{"language": language, **sample(language)} for language in tables]
+        fields = {"source": sample("en"), "target": sample("de"), "join_on": "id"}
+    if kind == "one table":
+        path = files.jsonl("pairs.jsonl", rows)
+        monolingual = [{"language": language, "path": path, "text_column": language} for language in tables]
+        fields = {"table": {"path": path}}
+    if kind == "one column":
+        path = files.lines("pairs.txt", [f"{row['en']} ||| {row['de']}" for row in rows])
+        fields = {"table": {"path": path}, "separator": "|||"}
+    evaluation = {"held_out_fraction": 0.2, "max_examples": 10}
+    shared = {"bitext": [EN_DE | fields], "evaluation": evaluation}
+    expected = load_corpora(recipe_of(BOTH, monolingual=monolingual, **shared), sample_tokenizer)
+    corpora = load_corpora(recipe_of(BOTH, **shared), sample_tokenizer)
+    assert [(corpus.name, corpus.kind, corpus.size) for corpus in corpora] == [
+        (corpus.name, corpus.kind, corpus.size) for corpus in expected
+    ]
+    for corpus, other in zip(corpora, expected, strict=True):
+        assert examples_of(corpus) == examples_of(other)
+        held_out = [[example.example_id, *(side.tolist() for side in example.sides)] for example in corpus.held_out]
+        assert held_out == [
+            [example.example_id, *(side.tolist() for side in example.sides)] for example in other.held_out
+        ]
+    texts_of_training = {tuple(side) for pair in examples_of(corpora[-1]) for side in pair}
+    texts_held_out = {tuple(example.sides[0].tolist()) for corpus in corpora[:2] for example in corpus.held_out}
+    assert texts_held_out and not texts_held_out & texts_of_training
+
+
+def test_named_corpora_of_bitext_alone(recipe_of):
+    """A language of several pairs is named after them, too; only objectives of monolingual text make such corpora."""
+    pairs = [
+        {"source_language": "en", "target_language": target, "table": {"path": path}, "max_rows": 7, "size": 5}
+        for target, path in (("de", "a.tsv"), ("de", "b.tsv"), ("sw", "c.tsv"))
+    ]
+    names = ["en-de/a", "en-de/b", "en-sw"]
+    assert [*recipe_of(TLM, bitext=pairs).named_corpora()] == names
+    corpora = recipe_of(BOTH, bitext=pairs).named_corpora()
+    sides = ["en/en-de/a", "de/en-de/a", "en/en-de/b", "de/en-de/b", "en/en-sw", "sw"]
+    assert [*corpora] == [*sides, *names]
+    assert {corpora[name].codes for name in sides} == {("en",), ("de",), ("sw",)}
+    assert {(corpus.max_rows, corpus.size) for corpus in corpora.values()} == {(7, 5)}
+    with_text = recipe_of(BOTH, bitext=pairs, monolingual=[{"language": "fr", "path": "d.txt"}])
+    assert [*with_text.named_corpora()] == ["fr", *names]
+    with pytest.raises(ValueError, match="monolingual"):
+        recipe_of(BOTH, linked=[EN_DE | {"path": "links.tsv"}])
+
+
 def test_open_sources_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_tokenizer, examples_of):
     source = files.jsonl("en.jsonl", [{"id": i, "text": f"number {i}"} for i in (1, 2, 3, 5)])
     target = files.jsonl("de.jsonl", [{"id": str(i), "text": f"Nummer {i}"} for i in (5, 9, 3)])

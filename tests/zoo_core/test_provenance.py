@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from zoo_core import provenance
 from zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, run_facts, write_json
 
 
@@ -21,6 +22,54 @@ def test_run_facts_have_the_run_and_no_names(monkeypatch):
     assert facts["hardware"]["processes"] == 2
     assert {"torch", "transformers", "accelerate", "datasets"} <= set(facts["versions"])
     assert socket.gethostname() not in json.dumps({**facts, "git": None})
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """`checkout(*command)` runs git in a checkout with one commit, which takes the place of this one."""
+    folder = tmp_path / "checkout"
+    monkeypatch.setattr(provenance, "REPOSITORY", folder)
+
+    def git(*command):
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main"]
+        return subprocess.run(["git", "-C", folder, *identity, *command], check=True, capture_output=True, text=True)
+
+    (folder / "bench" / "results").mkdir(parents=True)
+    for name in ("code.py", "bench/results/figures.json"):
+        (folder / name).write_text("1\n")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        git(*command)
+    return git
+
+
+@pytest.mark.parametrize(
+    "change, is_dirty",
+    [
+        (None, False),
+        (("code.py", "2\n"), True),
+        (("code.py", None), True),
+        (("bench/results/figures.json", "2\n"), False),
+        (("notes.txt", "mine\n"), False),
+    ],
+)
+def test_run_facts_say_whether_there_are_uncommitted_changes(checkout, change, is_dirty):
+    """Results of benchmarks, and files that git does not know, do not count."""
+    head = checkout("rev-parse", "HEAD").stdout.strip()
+    if change:
+        name, content = change
+        file = provenance.REPOSITORY / name
+        file.unlink() if content is None else file.write_text(content)
+    assert run_facts([])["git"] == {"commit": head, "dirty": is_dirty}
+    checkout("add", "-A")  # staged
+    assert run_facts([])["git"]["dirty"] == (is_dirty or change == ("notes.txt", "mine\n"))
+
+
+def test_run_facts_without_a_checkout_have_no_commit(checkout, monkeypatch, tmp_path):
+    inside = provenance.REPOSITORY / "venv"
+    inside.mkdir()
+    for folder in (inside, tmp_path):  # in another project's checkout; in none
+        monkeypatch.setattr(provenance, "REPOSITORY", folder)
+        assert run_facts([])["git"] is None
 
 
 def test_folder_fingerprint_is_of_names_and_bytes(tmp_path):

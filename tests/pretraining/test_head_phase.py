@@ -1,0 +1,118 @@
+"""`head_phase`: a checkpoint without LM head trains one first, alone, in a phase like any other."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
+
+from pretraining.checkpoints import open_run_folder, start_run_folder
+from pretraining.recipe import Recipe
+from pretraining.tracking import read_events
+from zoo_core.recipes import load_recipe
+
+OBJECTIVES = {
+    "mlm": {"batch_size": 8, "max_length": 40},
+    "tlm": {"batch_size": 8, "max_length": 60, "weight": 2.0, "mask_probability": 0.2},
+    "dwa": {},
+}
+LAYERS = {"name": "layers", "steps": 2, "objectives": OBJECTIVES, "learning_rate": 1e-4, "corpora": ["en", "en-de"]}
+
+
+@pytest.fixture(scope="session")
+def encoder_dir(tmp_path_factory, sample_tokenizer):
+    """Folder of a random BERT without LM head."""
+    folder = tmp_path_factory.mktemp("encoder")
+    ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    shape = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **shape, **ids)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def settings(encoder_dir):
+    """A run of four steps that continues the encoder: two of the head, two of all."""
+    phases = json.dumps([LAYERS])
+    start = ["model.type=xlm_align", f"model.start_from={encoder_dir}", "model.config={hidden_dropout_prob: 0.1}"]
+    evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
+    return [*start, f"phases={phases}", "head_phase.steps=2", evaluation, "save_every_steps=1", "keep_checkpoints=0"]
+
+
+def recipe_in(folder) -> Recipe:
+    return load_recipe(Recipe, folder / "recipe.yaml", [])
+
+
+def test_head_phase_trains_the_head_on_the_masked_words_of_the_first_phase(recipe_file, settings):
+    recipe = load_recipe(Recipe, recipe_file, [*settings, "head_phase={steps: 90, learning_rate: 0.01}"])
+    recipe.check()
+    changed = recipe.with_head_phase()
+    head, layers = changed.phases
+    assert (head.name, head.steps, head.learning_rate, head.warmup_steps) == ("head", 90, 0.01, 3)
+    assert head.trainable == ["lm_head.*"] and head.corpora == ["en", "en-de"]
+    assert head.objectives == {name: layers.objectives[name] for name in ("mlm", "tlm")}
+    assert layers == recipe.phases[0] and changed.head_phase is None and recipe.head_phase.steps == 90
+    changed.check()
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["model.start_from=null", "phases.0.name=head", "phases.0.objectives={tlm: {batch_size: 8, weight: 0}, dwa: {}}"],
+)
+def test_head_phase_refuses_recipes(recipe_file, settings, override):
+    recipe = load_recipe(Recipe, recipe_file, [*settings, "tokenizer=unused", override])
+    with pytest.raises(ValueError, match="head_phase"):
+        recipe.check()
+
+
+def test_open_run_folder_keeps_to_the_phases_with_which_a_run_began(recipe_file, settings, tmp_path):
+    recipe = load_recipe(Recipe, recipe_file, [*settings, f"output_dir={tmp_path / 'with'}"])
+    start_run_folder(recipe.with_head_phase())
+    resumed, _ = open_run_folder(recipe, resume=True)
+    assert resumed == recipe.with_head_phase()
+    assert open_run_folder(recipe_in(tmp_path / "with"), resume=True)[0] == resumed
+    for override in ("head_phase.steps=3", "head_phase.learning_rate=1.0", "head_phase=null"):
+        other = load_recipe(Recipe, recipe_file, [*settings, f"output_dir={tmp_path / 'with'}", override])
+        with pytest.raises(ValueError, match=r"phases\.0"):
+            open_run_folder(other, resume=True)
+    recipe.output_dir = str(tmp_path / "without")
+    start_run_folder(recipe)
+    assert open_run_folder(recipe, resume=True)[0] == recipe
+
+
+@pytest.mark.slow
+def test_run_trains_a_missing_head_first_and_resumes(
+    train, fails, settings, cut_back, assert_same_run, encoder_dir, tmp_path, capsys
+):
+    train(*settings, "--dry_run")
+    printed = capsys.readouterr().out
+    assert printed.index("'head'") < printed.index("'layers'")
+    train(*settings)
+    run = tmp_path / "run"
+    assert [phase.name for phase in recipe_in(run).phases] == ["head", "layers"]
+    losses = [{key.split("/")[1] for key in event if key.startswith("loss/")} for event in read_events(run)]
+    assert {"mlm", "tlm"} in losses and {"mlm", "tlm", "dwa"} in losses and not any("dwa" in of for of in losses[:2])
+    first, head, last = (
+        load_file(run / "checkpoints" / f"step-{step}" / "model" / "model.safetensors") for step in (1, 2, 4)
+    )
+    moved = {name for name in head if not torch.equal(first[name], head[name])}
+    assert moved and all(name.startswith("lm_head.") for name in moved)
+    assert any(".encoder." in name for name in last if not torch.equal(head[name], last[name]))
+    for step in (1, 2, 3):
+        resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
+        train(*settings, f"output_dir={resumed}", "--resume")
+        assert_same_run(resumed, run)
+    resumed = cut_back(run, 1, tmp_path / "changed")
+    for override in ("head_phase.steps=3", "head_phase=null"):
+        assert "phases.0" in fails(*settings, override, f"output_dir={resumed}", "--resume")
+    again = tmp_path / "again"
+    train(*settings, f"model.start_from={run / 'model'}", f"output_dir={again}")  # it has a head
+    assert [phase.name for phase in recipe_in(again).phases] == ["layers"] and read_events(again)[-1]["step"] == 2
+    shutil.rmtree(again / "model")
+    shutil.rmtree(again / "checkpoints" / "step-2")
+    train(*settings, f"model.start_from={run / 'model'}", f"output_dir={again}", "--resume")
