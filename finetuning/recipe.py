@@ -208,7 +208,7 @@ class Recipe(TrainedRecipe):
     evaluation: list[EvaluationTable] = option([], "tables to evaluate; a language may occur in one of them only")
     selection: Literal["last", "source_dev", "mean_dev"] = option(
         "source_dev",
-        "checkpoint to keep: the last, or the best on dev of the source or, on average, all languages; of equal scores, "
+        "checkpoint to keep: the last, or the best on dev of the source or, on average, all languages; of equal scores "
         "the one with the lower loss",
     )
     dev_fraction: Fraction = option(0.1, "share of the training rows held out for `source_dev` without a `dev_split`")
