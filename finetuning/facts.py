@@ -21,7 +21,7 @@ TITLES = {
 OF_PROTOCOL = ("updates", "initialize", "generation")  # hyperparameters that pages show with the protocol
 PHRASED = ("max_steps", "epochs", "batch_size", "learning_rate", "schedule", "warmup_steps")
 WITHOUT_EFFECT = {"layerwise_decay": 1, "gradient_accumulation_steps": 1, "gradient_checkpointing": False}
-SELECTION = ("rule", "data", "rows", "selected_steps", "scores")  # what `_selection` has words for
+SELECTION = ("rule", "data", "rows", "selected_steps", "scores", "losses")  # what `_selection` has words for
 RULES = {
     "last": "the last checkpoint",
     "average": "the mean of the last checkpoints",
@@ -100,15 +100,21 @@ def _selection(selection: dict[str, Any]) -> str:
     scores = selection.get("scores") or [None]
     if None not in scores:
         text += f", with score {', '.join(f'{score:.1f}' for score in scores)}"
+    losses = selection.get("losses") or [None]
+    if None not in losses:
+        text += f" and loss {', '.join(f'{loss:.3f}' for loss in losses)}"
     further = in_words({name: value for name, value in selection.items() if name not in SELECTION})
     return f"{text}; {further}" if further else text
 
 
 def _fresh_parameters(fresh: dict[str, Any]) -> str:
-    if not fresh["count"]:
-        return ""
-    seeds = "seed" if len(fresh["seeds"]) == 1 else "seeds"
-    return f"{fresh['count']:,}, from {seeds} {in_words(fresh['seeds'])}: {in_words(fresh['names'])}"
+    parts = []
+    if fresh["count"]:
+        seeds = "seed" if len(fresh["seeds"]) == 1 else "seeds"
+        parts.append(f"{fresh['count']:,}, from {seeds} {in_words(fresh['seeds'])}: {in_words(fresh['names'])}")
+    if head := fresh.get("head"):
+        parts.append(f"head: {head}")
+    return "; ".join(parts)
 
 
 def _methods(methods: dict[str, dict[str, Any]]) -> str:

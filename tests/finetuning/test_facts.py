@@ -36,8 +36,10 @@ def test_a_metric_says_what_is_better(greater_is_better, better):
     ],
 )
 def test_a_selection_names_steps_scores_and_a_sweep(scores, sweep, said, unsaid):
-    selection = SELECTION | {"scores": scores} | ({"sweep": sweep} if sweep else {})
+    losses = [0.424, 1.5] if None not in scores else [None, None]
+    selection = SELECTION | {"scores": scores, "losses": losses} | ({"sweep": sweep} if sweep else {})
     [text] = texts_of(selection=selection).values()
+    assert ("0.424, 1.500" in text) == (None not in scores)
     assert all(part in text for part in said) and not any(part in text for part in unsaid)
 
 
@@ -52,6 +54,7 @@ def test_a_selection_names_steps_scores_and_a_sweep(scores, sweep, said, unsaid)
         ({"methods": {"ot": {"slope": 1.0, "link_all": False}, "argmax": {}}}, ["ot (slope 1), argmax"]),
         ({"fresh_parameters": {"count": 0, "names": [], "seeds": [1]}}, []),
         ({"fresh_parameters": {"count": 6545, "names": ["a", "b"], "seeds": [1, 2]}}, ["6,545, from seeds 1, 2: a, b"]),
+        ({"fresh_parameters": {"count": 0, "names": [], "seeds": [1], "head": "rows moved"}}, ["head: rows moved"]),
         ({"setting": "zero_shot", "chance": {"en": 1}, "texts": 2}, ["zero-shot"]),
     ],
 )
