@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from finetuning.recipe import TaskRecipe
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
+from zoo_core.console import say_loading
 from zoo_core.processes import stop_signals
 
 LACK_OF_MEMORY = "out of memory|can't allocate memory|ALLOC_FAILED"  # in torch's errors, on any device
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with stop_signals(RESUME), user_errors(), enough_memory(recipe):
+        say_loading(recipe.model)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes

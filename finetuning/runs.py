@@ -35,7 +35,7 @@ from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results import GAP, OTHERS, Results, load_results, read_results, with_deviation
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.console import quiet_libraries
+from zoo_core.console import quiet_libraries, say_loading
 from zoo_core.processes import received, start_processes, stop_signals
 from zoo_core.provenance import read_json
 from zoo_core.recipes import change_recipe, load_recipe
@@ -211,6 +211,7 @@ def main(argv: list[str] | None = None) -> None:
         recipes = {Path(recipe.output_dir).relative_to(options.output).as_posix(): recipe for _, recipe in points}
         if len({*recipes} - {"."}) < len(points):
             raise ValueError(f"{len(points)} runs need a folder each: name models or values, each once.")
+        say_loading("the models")
         from accelerate import PartialState
 
         quiet_libraries()

@@ -34,7 +34,7 @@ from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, 
 from finetuning.runs import ALWAYS_RESUMED, run_all, survived
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.console import quiet_libraries
+from zoo_core.console import quiet_libraries, say_loading
 from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
@@ -83,6 +83,7 @@ def main(argv: list[str]) -> None:
     with stop_signals(SAME_COMMAND), user_errors():
         suite, path = load_suite(options.suite)
         recipes = read_recipes(suite, path, options.overrides, options.tasks)
+        say_loading("the models")
         quiet_libraries()
         start_processes()
         left_out: dict[str, str] = {}

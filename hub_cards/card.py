@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.console import say_loading
 from zoo_core.provenance import written_aside
 
 if TYPE_CHECKING:
@@ -160,8 +161,10 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(option, metavar=metavar, help=meaning)
     parser.add_argument("--overwrite", action="store_true", help="replace a card that was written or edited by hand")
     given = vars(parser.parse_args(argv))
+    model = given.pop("model")
     with user_errors():
-        print(f"written: {write_card(given.pop('model'), **given)}")
+        say_loading(model)
+        print(f"written: {write_card(model, **given)}")
 
 
 if __name__ == "__main__":

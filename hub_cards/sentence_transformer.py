@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.tasks.vectors.recipe import POOLINGS, RetrievalRecipe
-from modeling.configuration_encoder import longest_input
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
+from zoo_core.console import say_loading
 from zoo_core.provenance import write_json
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
@@ -62,6 +62,8 @@ def default_layer(depth: int) -> int:
 
 def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[str, Any]:
     """Returns the content of the files by name; a file follows the files that it names."""
+    from modeling.configuration_encoder import longest_input
+
     states = "last_hidden_state" if layer == config.num_hidden_layers else ["hidden_states", layer]
     left_out = dict.fromkeys(tokenizer.all_special_tokens) if pooling == "mean" else []
     return {
@@ -106,6 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     args = parser.parse_args(argv)
     with user_errors():
+        say_loading(args.model)
         layer, pooling = write_modules(args.model, args.layer, args.pooling, args.overwrite, args.trust_remote_code)
         print(f"{args.model}: layer {layer}, {POOLINGS[pooling]}")
 

@@ -5,6 +5,7 @@ import sys
 
 from pretraining.recipe import Recipe
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
+from zoo_core.console import say_loading
 from zoo_core.processes import stop_signals
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with stop_signals(RESUME), user_errors():
         recipe.check()
+        say_loading(recipe.model.start_from or "the corpora")
         # after --help: the libraries take seconds to import
         if flags.dry_run:
             from pretraining.plan import show_plan

@@ -15,6 +15,12 @@ LEVELS = {"httpx": logging.WARNING, "httpx2": logging.WARNING, "accelerate": log
 LEVELS["datasets"] = logging.CRITICAL  # it logs what it raises
 
 
+def say_loading(what: str) -> None:
+    """Prints what a command loads, at once: the libraries take seconds to import."""
+    if launched_rank() == 0:
+        CONSOLE.print(f"loading libraries, then {what}")
+
+
 class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         CONSOLE.print(self.format(record))
@@ -42,7 +48,8 @@ def quiet_libraries() -> None:
 
 
 class RunBar(Progress):
-    """Steps of a run: a bar with a note and the time left on a terminal, a line for each note anywhere else."""
+    """Steps of a run: a bar with a note and the time left on a terminal; elsewhere, a line for the first step and for
+    each note."""
 
     def __init__(self, is_shown: bool = True):
         """`is_shown`: whether this process shows anything."""
@@ -52,6 +59,7 @@ class RunBar(Progress):
         settings = {"disable": not (is_shown and CONSOLE.is_terminal), "redirect_stdout": sys.stdout.isatty()}
         super().__init__(*columns, console=console, speed_estimate_period=600, **settings)  # steps may take minutes
         self.steps = None
+        self.has_begun = False
 
     def begin(self, total: int, done: int = 0) -> None:
         """Shows the bar: `done` of `total` steps are done."""
@@ -60,6 +68,9 @@ class RunBar(Progress):
     def step(self, done: int, name: str) -> None:
         """Updates the bar: `done` steps are done, the last one in `name`."""
         self.update(self.steps, completed=done, description=name)
+        if self.disable and not self.has_begun:
+            self.say(f"{name}  step {done}/{self.tasks[0].total}")
+        self.has_begun = True
 
     def note(self, note: str) -> None:
         """Shows the figures of the steps up to now."""

@@ -23,12 +23,12 @@ from finetuning.align.common import (
     read_pairs,
     refuse,
     report_running_text,
-    say_loading,
     with_likely_links,
 )
 from finetuning.align.gold import Gold
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import calibration, read_with_gold, score_links
+from zoo_core.console import say_loading
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.run_folders import STEP, remove_own, run_lock
@@ -94,6 +94,7 @@ def run(options: Namespace) -> None:
         raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
     if work.exists() and not options.resume:
         raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
+    say_loading(options.model)
     with run_lock(work):
         adapt_in(work, output, options)
 
@@ -101,7 +102,6 @@ def run(options: Namespace) -> None:
 def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
     pairs, held_out, rows, gold = [], [], [], None
-    say_loading(options.model)
     if options.files or not options.gold:
         pairs, held_out = read_own_pairs(read_pairs(options, options.split))
     if options.gold:

@@ -137,11 +137,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def say_loading(what: str) -> None:
-    """Prints what a command loads, at once: the libraries take seconds to import."""
-    CONSOLE.print(f"loading libraries, then {what}")
-
-
 def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 

@@ -26,12 +26,11 @@ from finetuning.align.common import (
     read_pairs,
     report_running_text,
     rule_of,
-    say_loading,
     with_likely_links,
 )
 from finetuning.align.page import check_page, write_page
 from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
-from zoo_core.console import CONSOLE
+from zoo_core.console import CONSOLE, say_loading
 from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
 from zoo_core.provenance import model_fingerprint, read_json, write_json
 from zoo_core.recipes import recipe_differences

@@ -19,13 +19,12 @@ from finetuning.align.common import (
     refuse,
     report_running_text,
     rule_of,
-    say_loading,
 )
 from finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
 from finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
 from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from finetuning.data.rows import BREAKS, text_lists
-from zoo_core.console import CONSOLE
+from zoo_core.console import CONSOLE, say_loading
 from zoo_core.processes import stop_signals
 from zoo_core.provenance import written_aside
 from zoo_core.tables import Table, load_table, read_lines, require_column

@@ -15,12 +15,11 @@ from finetuning.align.common import (
     refuse,
     report_running_text,
     rule_of,
-    say_loading,
 )
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
 from finetuning.align.pairs import Side, is_split_further
 from finetuning.metrics import load_metric
-from zoo_core.console import CONSOLE
+from zoo_core.console import CONSOLE, say_loading
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
@@ -62,7 +61,7 @@ def read_options(arguments: list[str]) -> Namespace:
 def run(options: Namespace) -> None:
     """Prints the scores."""
     reader = read_pairs(options, bool(options.split))
-    say_loading("words" if options.links else options.model)
+    say_loading("the links" if options.links else options.model)
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     report_running_text(reader.running_text)
     if reader.splits_lines:

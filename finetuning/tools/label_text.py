@@ -23,6 +23,7 @@ from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.rows import text_lists, typed_column
 from finetuning.data.task_tables import LABELED_BY
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
+from zoo_core.console import say_loading
 from zoo_core.provenance import write_rows
 from zoo_core.tables import Table, load_table
 
@@ -53,6 +54,7 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(f"{there} exists. Remove it, or name another --output.")
         if len({*outputs.values()}) < len(outputs):
             raise ValueError(f"--output is {options.output}, for {len(outputs)} languages. Write {LANGUAGE} in it.")
+        say_loading(options.model)
         texts = {language: read_text(options.input.replace(LANGUAGE, language), language) for language in outputs}
         model, tokenizer, teacher = load_teacher(options)
         for language, output in outputs.items():

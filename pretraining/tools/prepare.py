@@ -10,6 +10,7 @@ finished parts of one, are kept.
 
 from pretraining.recipe import Recipe
 from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.console import say_loading
 from zoo_core.processes import stop_signals
 
 
@@ -18,6 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     recipe, _ = parse_command_line(Recipe, __doc__, {}, argv)
     with stop_signals("run the same command to continue: finished parts are kept"), user_errors():
         recipe.check()
+        say_loading("the corpora")
         from pretraining.data.corpora import load_corpora  # after --help: the libraries take seconds to import
         from pretraining.start.initialization import Start
         from zoo_core.console import quiet_libraries

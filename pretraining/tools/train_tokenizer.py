@@ -14,6 +14,7 @@ from pathlib import Path
 from pretraining.recipe import Recipe
 from pretraining.tools import require_empty
 from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.console import say_loading
 from zoo_core.provenance import forget_machine
 
 FLAGS = {
@@ -72,6 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         recipe.check()
         require_empty(flags.output)
+        say_loading("the corpora")
         from pretraining.data.sources import open_sources, training_texts
         from zoo_core.console import quiet_libraries
 

@@ -16,6 +16,7 @@ import numpy as np
 from pretraining.recipe import Recipe
 from pretraining.tools import require_empty
 from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.console import say_loading
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError("model.start_from is empty. Set it to the model to trim.")
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
+        say_loading(recipe.model.start_from)
         from pretraining.checkpoints import save_model_folder
         from pretraining.data.corpora import load_corpora, tokens_of_text
         from pretraining.start.initialization import Start
