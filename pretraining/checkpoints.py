@@ -31,6 +31,7 @@ BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
 NEEDED = ("progress.json", "optimizer.bin", "model/config.json", "model/model.safetensors")  # files of a checkpoint
+FIELDS_SHOWN = 4  # of those that have changed, in an error
 # Fields that may differ on resume: they change the output of a run, and the training at most by rounding. Texts that
 # another hub_root holds have fingerprints (`check_same_data`).
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
@@ -61,7 +62,10 @@ def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
         recipe = recipe.with_head_phase()
     found = recipe_differences(asdict(before), asdict(recipe))
     if changed := [line for line in found if not line.startswith(FREE_ON_RESUME)]:
-        raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
+        shown = "; ".join(changed[:FIELDS_SHOWN])
+        if len(changed) > FIELDS_SHOWN:
+            shown += f"; and {len(changed) - FIELDS_SHOWN} more fields"
+        raise ValueError(f"the recipe has changed since this run started: {shown}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
     return recipe, newest_whole(checkpoints_of(folder), NEEDED)

@@ -99,7 +99,7 @@ def show_plan(recipe: Recipe) -> None:
 def _when_it_saves(recipe: Recipe, corpora: list[Corpus]) -> str:
     saves = f"saves a checkpoint {_every(recipe.checkpoint_steps)}"
     if recipe.keep_checkpoints:
-        saves += f" and keeps the newest {recipe.keep_checkpoints}"
+        saves += f", keeps the newest {recipe.keep_checkpoints}"
     if any(corpus.held_out for corpus in corpora):
         return f"{saves}; evaluates on held-out text {_every(recipe.evaluation.every_steps)}"
     return f"{saves}; evaluates nothing (evaluation.held_out_fraction is {recipe.evaluation.held_out_fraction:g})"
