@@ -46,38 +46,48 @@ def measure(training: Training, first_steps: list[list[dict]]) -> Costs:
         share = 1 / len(tokens)
         if device.type != "cuda":
             share = min(share, TOKENS_TIMED / sum(tokens))
-        batches = list(feed.training(part_of_step(phase, share, feed.num_processes), index))
+        part = part_of_step(phase, share, feed.num_processes)
+        batches = list(feed.training(part, index))
         timed = [tokens_of(batch) for batch in batches]
         durations = training.time_steps(index, batches)
-        speeds = [seconds / count for seconds, count in zip(durations, timed, strict=True)][1:]
-        fastest += phase.steps * sum(tokens) * min(speeds)
-        slowest += phase.steps * sum(tokens) * max(speeds)
+        seconds_a_token = [seconds / count for seconds, count in zip(durations, timed, strict=True)][1:]
+        tokens_of_phase = phase.steps * sum(tokens)
+        fastest += tokens_of_phase * min(seconds_a_token)
+        slowest += tokens_of_phase * max(seconds_a_token)
         state = state_bytes(model, phase, feed.num_processes)
         activations = max(0, peak_bytes(device) - others - state)
-        scale = max(1.0, max(tokens) / max(timed))
+        scale = max(1.0, max(tokens) / max(timed))  # activations grow with the tokens of a micro-batch
         num_bytes = max(num_bytes, others + state + activations * scale)
     return Costs(fastest, slowest, num_bytes)
 
 
 def tokens_of(batch: dict[str, dict]) -> int:
     """Returns the number of tokens of a micro-batch, without padding."""
-    return sum(int((fields["segment_ids"] >= 0).sum()) for part in batch.values() for fields in inputs_of(part))
+    count = 0
+    for part in batch.values():
+        for fields in inputs_of(part):
+            count += int((fields["segment_ids"] >= 0).sum())
+    return count
 
 
 def part_of_step(phase: Phase, share: float, num_processes: int) -> Phase:
     """Returns a phase with a `share` of the examples of each step, at least one for each process."""
     objectives = dict(phase.objectives)
     for name, objective in phase.with_examples.items():
-        objectives[name] = replace(objective, batch_size=max(num_processes, round(share * objective.batch_size)))
+        batch_size = max(num_processes, round(share * objective.batch_size))
+        objectives[name] = replace(objective, batch_size=batch_size)
     return replace(phase, steps=1 + STEPS_TIMED, objectives=objectives)
 
 
 def state_bytes(model: torch.nn.Module, phase: Phase, num_processes: int) -> int:
     """Returns the bytes of weights, gradients and Adam's moments in a phase."""
-    parameters = dict(model.named_parameters())
-    trained = sum(weight.numel() for name, weight in parameters.items() if phase.trains(name))
-    num_bytes = TRAINED + SENT if num_processes > 1 else TRAINED
-    return WEIGHT * sum(weight.numel() for weight in parameters.values()) + num_bytes * trained
+    trained_bytes = TRAINED + SENT if num_processes > 1 else TRAINED
+    num_bytes = 0
+    for name, weight in model.named_parameters():
+        num_bytes += WEIGHT * weight.numel()
+        if phase.trains(name):
+            num_bytes += trained_bytes * weight.numel()
+    return num_bytes
 
 
 def memory_of(device: torch.device) -> float | None:
@@ -90,7 +100,9 @@ def memory_of(device: torch.device) -> float | None:
 
 def span(fastest: float, slowest: float) -> str:
     """Writes a range of seconds in a unit of its size, such as `3.1 to 3.6 hours`."""
-    unit, size = next((unit, size) for unit, size in UNITS if slowest >= 2 * size or size == 1)
+    large_enough = [(unit, size) for unit, size in UNITS if slowest >= 2 * size]
+    unit, size = large_enough[0] if large_enough else UNITS[-1]
     digits = 0 if slowest >= 10 * size else 1
-    ends = [f"{seconds / size:.{digits}f}" for seconds in (fastest, slowest)]
-    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+    first = f"{fastest / size:.{digits}f}"
+    last = f"{slowest / size:.{digits}f}"
+    return f"{first} {unit}" if first == last else f"{first} to {last} {unit}"
