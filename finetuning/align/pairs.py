@@ -53,7 +53,8 @@ MARKS = (
     ".,;:!?\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u1362-\u1368\u3001\u3002"
     "\uff01\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
-GLUED = re.compile(f"[^{BLANKS}{MARKS}][{MARKS}]+(?![^{BLANKS}])")  # the end of a word like `house,` or `U.S.`
+# the end of a word like `house,` or `U.S.`; it begins with a mark, so that a search is fast
+GLUED = re.compile(f"[{MARKS}](?<=[^{BLANKS}{MARKS}].)[{MARKS}]*(?![^{BLANKS}])")
 
 
 class PairReader:
@@ -193,8 +194,9 @@ class PairReader:
             pair = self._parse(row[0], f"{self.name}, line {number + 1}")
         if self.splits_text:
             return pair
-        count_running_text(pair, self.running_text)
-        return split_at_blanks(pair)
+        words = split_at_blanks(pair)
+        count_running_text(pair, words, self.running_text)
+        return words
 
     def _parse(self, line: str, where: str) -> tuple[Side, Side]:
         if self.format == "jsonl":
@@ -249,20 +251,20 @@ def is_split_further(text: Side, number_of_words: int) -> bool:
     return isinstance(text, str) and len(WORD.findall(text)) != number_of_words
 
 
-def count_running_text(pair: tuple[Side, Side], counts: Counter[str]) -> None:
-    """Counts what shows that a pair, split at blanks, is running text.
+def count_running_text(pair: tuple[Side, Side], words: tuple[list[str], list[str]], counts: Counter[str]) -> None:
+    """Counts what shows that a pair, whose words between blanks are given, is running text.
 
     `unspaced`: pairs with a side in a script without blanks (`is_unspaced`). `words`: those of other sides, and
     `glued`: how many of these end in a punctuation mark. Lists of words do not count.
     """
     has_unspaced = False
-    for side in pair:
+    for side, words_of_side in zip(pair, words, strict=True):
         if not isinstance(side, str):
             continue
         if is_unspaced(side):
             has_unspaced = True
             continue
-        counts["words"] += len(WORD.findall(side))
+        counts["words"] += len(words_of_side)
         counts["glued"] += len(GLUED.findall(side))
     counts["unspaced"] += has_unspaced
 

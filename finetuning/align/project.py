@@ -135,10 +135,10 @@ class LabeledWords:
         self.pairs: list[Any] = list(zip(tokens, texts, strict=True))
         if not is_split:
             running_text: Counter[str] = Counter()
-            for pair in self.pairs:
-                count_running_text(pair, running_text)
+            for row, pair in enumerate(self.pairs):
+                self.pairs[row] = split_at_blanks(pair)
+                count_running_text(pair, self.pairs[row], running_text)
             report_running_text(running_text)
-            self.pairs = [split_at_blanks(pair) for pair in self.pairs]
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
         form = form_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
         self.are_spans = form is not None
