@@ -40,7 +40,7 @@ def fit_head(model: nn.Module, report: dict[str, Any], before: list[str], labels
     if before == labels:
         return FittedHead([], "")
     reorder_rows(model.get_submodule(output), [before.index(label) for label in labels])
-    return FittedHead([], "rows in the order of the data's labels, found by their names")
+    return FittedHead([], "kept, its rows in the order of the data's labels, which have the same names")
 
 
 def reason_to_draw(model: nn.Module, report: dict[str, Any], before: list[str], labels: list[str]) -> str:

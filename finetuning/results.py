@@ -176,7 +176,9 @@ class Results(dict):
             for name, entry in self.languages.items():
                 score = entry["scores"][number]
                 if level := self._level(name, score):
-                    languages[level].append(f"{name} {score:.1f} (guessing: {self.chance(name) or 0.0:.1f})")
+                    rows = self["protocol"]["evaluated_rows"][name]
+                    chance = self.chance(name) or 0.0
+                    languages[level].append(f"{name} {score:.1f} (guessing: {chance:.1f}; {rows:,} rows)")
             for level, lines in languages.items():
                 if lines:
                     warnings.append(f"seed {seed}: {self.metric} is {level} in {', '.join(lines)}")

@@ -232,7 +232,7 @@ def _phase_table(
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{predictions:,}")
         rows.append((name, f"{objective.weight:g}", *counts))
     trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
-    title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
+    title = f"phase {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "predictions")
     return _table(title, columns, rows)
 

@@ -68,7 +68,10 @@ def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any
         try:
             OmegaConf.update(merged, name, _parse(text, _types_at(recipe_class, name.split("."))), merge=False)
         except (OmegaConfBaseException, TypeError) as error:
-            raise ValueError(f"override `{override}`: {str(error).splitlines()[0]}.") from None
+            reason = str(error).splitlines()[0]
+            if "list index out of range" in reason:
+                reason = f"a list of the recipe has no entry of this number, which counts from 0 ({name})"
+            raise ValueError(f"override `{override}`: {reason}.") from None
     for name, text in _flatten(OmegaConf.to_container(merged)).items():
         # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
         if isinstance(text, str) and ("${" in FIELD.sub("", text) or "\0" in text):

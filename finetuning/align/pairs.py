@@ -214,8 +214,8 @@ class PairReader:
             sides = separated
         if len(sides) != 2:
             raise ValueError(
-                f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(line)}. A table "
-                "needs --columns, another format --format."
+                f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(line)}. Give two "
+                "files if each holds one language. A table needs --columns, another format --format."
             )
         return sides[0].strip(BLANKS), sides[1].strip(BLANKS)
 
@@ -231,7 +231,9 @@ class PairReader:
         source, target = self.columns or ("source", "target")
         for key in (source, target):
             if key not in row:
-                raise ValueError(f"{where}: no key {key!r}. {nearest(key, row)} --columns names the two of a pair.")
+                raise ValueError(
+                    f"{where}: no key {key!r}. {nearest(key, row)} Rename it, or name the two of a pair by --columns."
+                )
             value = row[key]
             words = value if isinstance(value, list) else [value]
             if not all(isinstance(word, str) and (word is value or word.strip(BLANKS)) for word in words):
