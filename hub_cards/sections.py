@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from finetuning.facts import setting_in_words, training_in_words
 from finetuning.page import markdown_table, score_table, warnings_of
-from finetuning.results import Results, with_deviation
+from finetuning.results import Results, run_name, with_deviation
 from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
 from hub_cards.record import HUB, Record, hub_id
@@ -147,8 +147,8 @@ def training(record: Record) -> dict[str, Any]:
 
 
 def _link(path: str) -> str:
-    """A model of the Hub, or the name of a folder."""
-    return f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(metadata.plain_name(path)).name}`"
+    """A model of the Hub, or the name of the run that left it in a folder."""
+    return f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{run_name(path)}`"
 
 
 def _carried_over(model: dict[str, Any]) -> str:

@@ -20,9 +20,13 @@ import json
 import math
 import pickle
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    print("loading libraries", file=sys.stderr, flush=True)
 
 import numpy as np
 import safetensors.torch

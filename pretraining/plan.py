@@ -8,8 +8,12 @@ CHECKPOINT is a folder or a Hub id. The command loads its weights and trains not
 """
 
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    print("loading libraries", file=sys.stderr, flush=True)
 
 import pandas
 import torch
