@@ -30,7 +30,7 @@ LINUX_ONLY = {
     "os": """sched_getaffinity sched_setaffinity sched_getscheduler sched_setscheduler sched_getparam sched_setparam
         sched_rr_get_interval memfd_create pidfd_open eventfd getrandom fdatasync posix_fadvise posix_fallocate
         sync_file_range splice copy_file_range pipe2 getresuid setresuid
-        getresgid setresgid unshare setns process_cpu_count""",
+        getresgid setresgid unshare setns""",
     "signal": "sigtimedwait sigwaitinfo SIGPWR SIGPOLL SIGSTKFLT SIGRTMIN SIGRTMAX SIGCLD pidfd_send_signal",
     "resource": "prlimit RLIMIT_OFILE RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_SIGPENDING RUSAGE_THREAD",
     "select": "epoll",
@@ -48,6 +48,8 @@ def without_linux(monkeypatch):
         module, _, name = place.partition(".")
         if module in ("os", "signal", "resource"):
             monkeypatch.delattr({"os": os, "signal": signal, "resource": resource}[module], name, raising=False)
+    if hasattr(os, "process_cpu_count"):  # since Python 3.13, on every system; Linux's own calls what is deleted
+        monkeypatch.setattr(os, "process_cpu_count", os.cpu_count)
     monkeypatch.setattr(multiprocess, "get_all_start_methods", lambda: ["spawn", "fork", "forkserver"])
 
 
