@@ -17,7 +17,6 @@ Ctrl-C or SIGTERM finishes the current step and saves a checkpoint; a second one
 """
 
 import contextlib
-import logging
 import os
 import re
 import sys
@@ -57,7 +56,6 @@ def main(argv: list[str] | None = None) -> None:
         from zoo_core.processes import start_processes
 
         quiet_libraries()
-        logging.info("%s: loading torch, transformers and %s", recipe.task, recipe.model)
         start_processes()
         from finetuning import training
 
