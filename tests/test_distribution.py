@@ -82,6 +82,16 @@ def test_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
 
 
 @pytest.mark.slow
+def test_wheel_of_a_compiled_checkout_is_that_of_the_sdist(checkout, distributions, tmp_path):
+    source = shutil.copytree(checkout, tmp_path / "source")
+    run("-m", "compileall", "-q", *sorted(PACKAGES), cwd=source)
+    run("-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), cwd=source)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as direct, zipfile.ZipFile(distributions[".whl"]) as of_sdist:
+        assert sorted(direct.namelist()) == sorted(of_sdist.namelist())
+
+
+@pytest.mark.slow
 def test_wheel_works_next_to_folders_of_the_same_names(distributions, tmp_path):
     for name in ("modeling", "pretraining", "finetuning", "zoo_core"):
         (tmp_path / name).mkdir()
