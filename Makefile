@@ -37,7 +37,7 @@ try: setup ## align the words of ten sentences and their translations into ten l
 	align="$(BIN)/word-align sample_corpus/alignments/ten_languages.txt --split --output $$folder/links.txt" && \
 	{ $$align --html $$folder/links.html || { \
 	    echo "Without this encoder, a tiny model of the sample corpus is trained and aligns. Most of its links are wrong." && \
-	    $(BIN)/python -m pretraining.tools.train_tokenizer --config $(TRY_RECIPE) --vocab_size 2000 --output $$folder/tokenizer && \
+	    $(BIN)/python -m crosslingual_zoo.pretraining.tools.train_tokenizer --config $(TRY_RECIPE) --vocab_size 2000 --output $$folder/tokenizer && \
 	    $(BIN)/python pretraining/run.py --config $(TRY_RECIPE) tokenizer=$$folder/tokenizer output_dir=$$folder/tiny && \
 	    $$align --html $$folder/links.html --model $$folder/tiny/model; }; } && \
 	echo "Open this page in a browser: $(CURDIR)/$$folder/links.html"

@@ -19,8 +19,8 @@ import pandas
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from zoo_core.command_line import CommandParser
-from zoo_core.provenance import resident_bytes, run_facts, write_json
+from crosslingual_zoo.zoo_core.command_line import CommandParser
+from crosslingual_zoo.zoo_core.provenance import resident_bytes, run_facts, write_json
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -16,12 +16,12 @@ import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from bench._common import interleaved, make_parser, median_ratio, seconds_of, show, write_results
-from finetuning.align.common import DEFAULT_MODEL
-from modeling.checkpoints import load_tokenizer
-from pretraining.objectives.base import Collator
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.objectives.tlm import TlmCollator
-from zoo_core.command_line import user_errors
+from crosslingual_zoo.finetuning.align.common import DEFAULT_MODEL
+from crosslingual_zoo.modeling.checkpoints import load_tokenizer
+from crosslingual_zoo.pretraining.objectives.base import Collator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.zoo_core.command_line import user_errors
 
 OURS, PEER = "ours", "transformers"
 LANGUAGES = ("en", "de")

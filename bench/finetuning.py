@@ -21,10 +21,10 @@ import datasets
 import numpy as np
 
 from bench._common import compare_commands, make_parser, show, write_results
-from finetuning.align.common import DEFAULT_MODEL
-from finetuning.results import read_results
-from zoo_core.command_line import user_errors
-from zoo_core.provenance import read_json, write_json
+from crosslingual_zoo.finetuning.align.common import DEFAULT_MODEL
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.zoo_core.command_line import user_errors
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 
 OURS = "ours"
 PLAIN = {"grouped by length": "group_by_length", "padded to max_length": "random"}
@@ -86,7 +86,14 @@ def command_of(flags: argparse.Namespace, folder: Path, way: str, number: int) -
     columns = f"text_columns: [{'sentence1, sentence2' if flags.hub_root else 'text'}]"
     languages = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl") if path.stem != "train"))
     return [
-        *(sys.executable, "-m", "finetuning.run", f"model={flags.model}", f"output_dir={output}", "task=bench"),
+        *(
+            sys.executable,
+            "-m",
+            "crosslingual_zoo.finetuning.run",
+            f"model={flags.model}",
+            f"output_dir={output}",
+            "task=bench",
+        ),
         *("selection=last", f"train=[{{path: {folder}/train.jsonl, {columns}}}]"),
         f"evaluation=[{{path: '{folder}/{{language}}.jsonl', languages: [{languages}], {columns}}}]",
         *(f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"),

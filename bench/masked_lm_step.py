@@ -52,15 +52,15 @@ from bench._common import (
     show,
     write_results,
 )
-from modeling.backbone import renamed
-from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.data.batches import Feed
-from pretraining.data.examples import Example, Texts
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import ModelStart, Phase, Recipe
-from pretraining.training import Training, make_accelerator
-from zoo_core.command_line import user_errors
+from crosslingual_zoo.modeling.backbone import renamed
+from crosslingual_zoo.modeling.configuration_metaxlm import MetaXlmConfig
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import ModelStart, Phase, Recipe
+from crosslingual_zoo.pretraining.training import Training, make_accelerator
+from crosslingual_zoo.zoo_core.command_line import user_errors
 
 MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}  # between the losses of all ways

@@ -26,19 +26,19 @@ from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast
 
-from finetuning.align.score import score
-from finetuning.suite import leave_out_missing
-from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
-from finetuning.tasks.vectors.word_alignment import WordAlignmentTask
-from modeling.checkpoints import load_tokenizer, load_whole
-from modeling.denoising_word_alignment import dwa_labels
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Dictionary
-from pretraining.rows import inputs_of
-from pretraining.start.vocabulary_matching import match_vocabularies
-from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.align.score import score
+from crosslingual_zoo.finetuning.suite import leave_out_missing
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import WordAlignmentRecipe
+from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import WordAlignmentTask
+from crosslingual_zoo.modeling.checkpoints import load_tokenizer, load_whole
+from crosslingual_zoo.modeling.denoising_word_alignment import dwa_labels
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import Dictionary
+from crosslingual_zoo.pretraining.rows import inputs_of
+from crosslingual_zoo.pretraining.start.vocabulary_matching import match_vocabularies
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 ENGLISH, GERMAN = "The house is small.", "Das Haus ist klein."
 PAIR = {"source": ENGLISH, "target": GERMAN}

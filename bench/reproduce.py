@@ -31,14 +31,14 @@ from typing import Any, Literal, NamedTuple
 
 import pandas
 
-from finetuning.page import METRICS, markdown_table
-from finetuning.plots import plot_bars, plot_lines
-from finetuning.results import read_results, summary
-from finetuning.tasks.registry import KINDS, kind_of
-from pretraining.tracking import is_evaluation, read_events
-from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import write_csv
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.page import METRICS, markdown_table
+from crosslingual_zoo.finetuning.plots import plot_bars, plot_lines
+from crosslingual_zoo.finetuning.results import read_results, summary
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
+from crosslingual_zoo.pretraining.tracking import is_evaluation, read_events
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.provenance import write_csv
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 KEY = ["model", "seed", "task"]
 COLUMNS = [*KEY, "language", "method", "layer", "metric", "value"]
@@ -195,7 +195,15 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[
             return f"{name}-{seed}" if start else name, str(Path(start).parent / work.folder)
         run, seed = (name, 1) if work.once else (f"{name}-{seed}", seed)
         begin = [f"{work.start_field}={start}"] if start else []
-        add("pretraining.run", work, run, flags.output / run, "model/config.json", f"seed={seed}", *begin)
+        add(
+            "crosslingual_zoo.pretraining.run",
+            work,
+            run,
+            flags.output / run,
+            "model/config.json",
+            f"seed={seed}",
+            *begin,
+        )
         return run, str(flags.output / run / "model")
 
     for claim in claims:
@@ -207,7 +215,15 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[
                     is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
                     owner, seeds = (f"{model}-{seed}", [f"seeds=[{seed}]"]) if is_trained else (run, [])
                     folder = flags.output / owner / "tasks" / name
-                    add("finetuning.run", work, f"{owner} {name}", folder, "results.json", f"model={path}", *seeds)
+                    add(
+                        "crosslingual_zoo.finetuning.run",
+                        work,
+                        f"{owner} {name}",
+                        folder,
+                        "results.json",
+                        f"model={path}",
+                        *seeds,
+                    )
     return jobs
 
 

@@ -25,9 +25,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from bench._common import compare_commands, make_parser, show, write_results
-from finetuning.align.common import DEFAULT_MODEL
-from modeling.layer_states import default_layer
-from zoo_core.command_line import user_errors
+from crosslingual_zoo.finetuning.align.common import DEFAULT_MODEL
+from crosslingual_zoo.modeling.layer_states import default_layer
+from crosslingual_zoo.zoo_core.command_line import user_errors
 
 PLAIN, PLAIN_BATCH = "plain", 64
 SIMALIGN = {"inter": "a", "itermax": "i", "mwmf": "m"}  # rule -> its letter
@@ -90,7 +90,16 @@ def command_of(model: str, files: list[str], way: str, _: int) -> list[str]:
     output = Path(files[0]).with_name(way)
     output.unlink(missing_ok=True)  # of the round before
     if way in OURS:
-        start = [sys.executable, "-m", "finetuning.align", *files, "--model", model, "--quiet", *OURS[way]]
+        start = [
+            sys.executable,
+            "-m",
+            "crosslingual_zoo.finetuning.align",
+            *files,
+            "--model",
+            model,
+            "--quiet",
+            *OURS[way],
+        ]
         return [*start, "--precision", "fp32", "--device", "cpu", "--output", str(output)]
     name, _, rule = way.partition(" ")
     return [sys.executable, "-c", PROGRAM.format(name, name), *filter(None, [rule]), model, str(output), *files]
@@ -116,7 +125,15 @@ def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
     show("Whole commands, one thread", rows)
     if not flags.gold:
         return {"rows": rows}
-    score = [sys.executable, "-m", "finetuning.align", "score", *files, "--gold", str(Path(flags.gold).resolve())]
+    score = [
+        sys.executable,
+        "-m",
+        "crosslingual_zoo.finetuning.align",
+        "score",
+        *files,
+        "--gold",
+        str(Path(flags.gold).resolve()),
+    ]
     said = subprocess.run([*score, "--links", *flags.ways], cwd=folder, stdout=subprocess.PIPE, text=True)
     if said.returncode:
         raise ValueError("word-align score failed.")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).resolve().parent
-_PACKAGES = ("modeling", "zoo_core", "pretraining", "finetuning", "hub_cards")
 _MODULES = {
     alias.name: node.module
     for node in ast.parse((_FOLDER / "__init__.pyi").read_text(encoding="utf-8")).body
@@ -19,9 +18,6 @@ _MODULES = {
     for alias in node.names
 }
 __all__ = sorted(_MODULES)
-
-if not (_FOLDER / "modeling").is_dir():  # a checkout; in a wheel, the packages are in this one
-    __path__.append(str(_FOLDER.parent))  # so that their names as in a wheel are found
 
 
 def __getattr__(name: str) -> Any:

@@ -1,52 +1,60 @@
 # The public names and where they are defined. The package reads this file: a name here is a name of the package.
+from crosslingual_zoo.finetuning.align.projection import project as project
+from crosslingual_zoo.finetuning.results import Results as Results
+from crosslingual_zoo.finetuning.results import read_results as read_results
+from crosslingual_zoo.hub_cards.push import push as push
+from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig as ErnieMConfig
+from crosslingual_zoo.modeling.configuration_metaxlm import MetaXlmConfig as MetaXlmConfig
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig as VecoConfig
+from crosslingual_zoo.modeling.configuration_xlm_align import XlmAlignConfig as XlmAlignConfig
+from crosslingual_zoo.modeling.denoising_word_alignment import AlignmentLabels as AlignmentLabels
+from crosslingual_zoo.modeling.denoising_word_alignment import dwa_labels as dwa_labels
+from crosslingual_zoo.modeling.denoising_word_alignment import dwa_losses as dwa_losses
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForMaskedLM as ErnieMForMaskedLM
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining as ErnieMForPreTraining
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForQuestionAnswering as ErnieMForQuestionAnswering
+from crosslingual_zoo.modeling.modeling_ernie_m import (
+    ErnieMForSequenceClassification as ErnieMForSequenceClassification,
+)
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForTokenClassification as ErnieMForTokenClassification
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMModel as ErnieMModel
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForMaskedLM as MetaXlmForMaskedLM
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining as MetaXlmForPreTraining
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForQuestionAnswering as MetaXlmForQuestionAnswering
+from crosslingual_zoo.modeling.modeling_metaxlm import (
+    MetaXlmForSequenceClassification as MetaXlmForSequenceClassification,
+)
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForTokenClassification as MetaXlmForTokenClassification
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmModel as MetaXlmModel
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration as VecoForConditionalGeneration
+from crosslingual_zoo.modeling.modeling_veco import VecoForMaskedLM as VecoForMaskedLM
+from crosslingual_zoo.modeling.modeling_veco import VecoForPreTraining as VecoForPreTraining
+from crosslingual_zoo.modeling.modeling_veco import VecoForQuestionAnswering as VecoForQuestionAnswering
+from crosslingual_zoo.modeling.modeling_veco import VecoForSequenceClassification as VecoForSequenceClassification
+from crosslingual_zoo.modeling.modeling_veco import VecoForTokenClassification as VecoForTokenClassification
+from crosslingual_zoo.modeling.modeling_veco import VecoModel as VecoModel
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForMaskedLM as XlmAlignForMaskedLM
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining as XlmAlignForPreTraining
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForQuestionAnswering as XlmAlignForQuestionAnswering
+from crosslingual_zoo.modeling.modeling_xlm_align import (
+    XlmAlignForSequenceClassification as XlmAlignForSequenceClassification,
+)
+from crosslingual_zoo.modeling.modeling_xlm_align import (
+    XlmAlignForTokenClassification as XlmAlignForTokenClassification,
+)
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignModel as XlmAlignModel
+from crosslingual_zoo.modeling.tokenization_ernie_m import ErnieMTokenizer as ErnieMTokenizer
+from crosslingual_zoo.modeling.word_alignment import WordAligner as WordAligner
+from crosslingual_zoo.modeling.word_alignment import WordAlignment as WordAlignment
+from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator as BtmlmCollator
+from crosslingual_zoo.pretraining.objectives.ca_mlm import CaMlmPairsCollator as CaMlmPairsCollator
+from crosslingual_zoo.pretraining.objectives.ca_mlm import CaMlmSegmentsCollator as CaMlmSegmentsCollator
+from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator as CamlmCollator
+from crosslingual_zoo.pretraining.objectives.links import LinksCollator as LinksCollator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator as MlmCollator
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator as TlmCollator
+from crosslingual_zoo.pretraining.recipe import Dictionary as Dictionary
+from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching as Matching
+from crosslingual_zoo.pretraining.start.vocabulary_matching import match_vocabularies as match_vocabularies
 from crosslingual_zoo.programs import finetune as finetune
 from crosslingual_zoo.programs import pretrain as pretrain
-from finetuning.align.projection import project as project
-from finetuning.results import Results as Results
-from finetuning.results import read_results as read_results
-from hub_cards.push import push as push
-from modeling.configuration_ernie_m import ErnieMConfig as ErnieMConfig
-from modeling.configuration_metaxlm import MetaXlmConfig as MetaXlmConfig
-from modeling.configuration_veco import VecoConfig as VecoConfig
-from modeling.configuration_xlm_align import XlmAlignConfig as XlmAlignConfig
-from modeling.denoising_word_alignment import AlignmentLabels as AlignmentLabels
-from modeling.denoising_word_alignment import dwa_labels as dwa_labels
-from modeling.denoising_word_alignment import dwa_losses as dwa_losses
-from modeling.modeling_ernie_m import ErnieMForMaskedLM as ErnieMForMaskedLM
-from modeling.modeling_ernie_m import ErnieMForPreTraining as ErnieMForPreTraining
-from modeling.modeling_ernie_m import ErnieMForQuestionAnswering as ErnieMForQuestionAnswering
-from modeling.modeling_ernie_m import ErnieMForSequenceClassification as ErnieMForSequenceClassification
-from modeling.modeling_ernie_m import ErnieMForTokenClassification as ErnieMForTokenClassification
-from modeling.modeling_ernie_m import ErnieMModel as ErnieMModel
-from modeling.modeling_metaxlm import MetaXlmForMaskedLM as MetaXlmForMaskedLM
-from modeling.modeling_metaxlm import MetaXlmForPreTraining as MetaXlmForPreTraining
-from modeling.modeling_metaxlm import MetaXlmForQuestionAnswering as MetaXlmForQuestionAnswering
-from modeling.modeling_metaxlm import MetaXlmForSequenceClassification as MetaXlmForSequenceClassification
-from modeling.modeling_metaxlm import MetaXlmForTokenClassification as MetaXlmForTokenClassification
-from modeling.modeling_metaxlm import MetaXlmModel as MetaXlmModel
-from modeling.modeling_veco import VecoForConditionalGeneration as VecoForConditionalGeneration
-from modeling.modeling_veco import VecoForMaskedLM as VecoForMaskedLM
-from modeling.modeling_veco import VecoForPreTraining as VecoForPreTraining
-from modeling.modeling_veco import VecoForQuestionAnswering as VecoForQuestionAnswering
-from modeling.modeling_veco import VecoForSequenceClassification as VecoForSequenceClassification
-from modeling.modeling_veco import VecoForTokenClassification as VecoForTokenClassification
-from modeling.modeling_veco import VecoModel as VecoModel
-from modeling.modeling_xlm_align import XlmAlignForMaskedLM as XlmAlignForMaskedLM
-from modeling.modeling_xlm_align import XlmAlignForPreTraining as XlmAlignForPreTraining
-from modeling.modeling_xlm_align import XlmAlignForQuestionAnswering as XlmAlignForQuestionAnswering
-from modeling.modeling_xlm_align import XlmAlignForSequenceClassification as XlmAlignForSequenceClassification
-from modeling.modeling_xlm_align import XlmAlignForTokenClassification as XlmAlignForTokenClassification
-from modeling.modeling_xlm_align import XlmAlignModel as XlmAlignModel
-from modeling.tokenization_ernie_m import ErnieMTokenizer as ErnieMTokenizer
-from modeling.word_alignment import WordAligner as WordAligner
-from modeling.word_alignment import WordAlignment as WordAlignment
-from pretraining.objectives.btmlm import BtmlmCollator as BtmlmCollator
-from pretraining.objectives.ca_mlm import CaMlmPairsCollator as CaMlmPairsCollator
-from pretraining.objectives.ca_mlm import CaMlmSegmentsCollator as CaMlmSegmentsCollator
-from pretraining.objectives.camlm import CamlmCollator as CamlmCollator
-from pretraining.objectives.links import LinksCollator as LinksCollator
-from pretraining.objectives.mlm import MlmCollator as MlmCollator
-from pretraining.objectives.tlm import TlmCollator as TlmCollator
-from pretraining.recipe import Dictionary as Dictionary
-from pretraining.start.vocabulary_matching import Matching as Matching
-from pretraining.start.vocabulary_matching import match_vocabularies as match_vocabularies

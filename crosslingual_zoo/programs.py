@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finetuning import training as finetuning_run
-from finetuning.results import Results, read_results
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from pretraining import training
-from pretraining.recipe import Recipe
-from zoo_core.console import quiet_libraries
-from zoo_core.processes import start_processes, stop_signals
-from zoo_core.recipes import load_recipe
-from zoo_core.run_folders import run_lock
+from crosslingual_zoo.finetuning import training as finetuning_run
+from crosslingual_zoo.finetuning.results import Results, read_results
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.pretraining import training
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.zoo_core.console import quiet_libraries
+from crosslingual_zoo.zoo_core.processes import start_processes, stop_signals
+from crosslingual_zoo.zoo_core.recipes import load_recipe
+from crosslingual_zoo.zoo_core.run_folders import run_lock
 
 
 def pretrain(

@@ -1,6 +1,6 @@
 """What the pages of docs/reference/ generate: public names, fields of recipes, commands with their `--help`.
 
-A page says where: `{{ names("pretraining.objectives") }}`, `{{ fields("zoo-pretrain") }}`,
+A page says where: `{{ names("crosslingual_zoo.pretraining.objectives") }}`, `{{ fields("zoo-pretrain") }}`,
 `{{ commands("zoo-push") }}`.
 """
 
@@ -45,7 +45,7 @@ def names(*modules: str) -> str:
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, type):
         return f"```{{eval-rst}}\n.. autofunction:: crosslingual_zoo.{name}\n```"
-    ours = [base for base in value.__mro__ if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
+    ours = [base for base in value.__mro__ if base.__module__.startswith("crosslingual_zoo.")]
     shown = {key for base in ours for key in INHERITED if key in vars(base)}
     shown |= {key for key, of in vars(value).items() if isinstance(of, METHODS) and of.__doc__ and key[0] != "_"}
     shown -= {"validate"}  # which huggingface_hub adds to configurations

@@ -1,8 +1,8 @@
 """Compares results: a table, a plot, and every difference in how the runs were trained and measured.
 
-    python -m finetuning.compare --output runs/multi30k_compared \\
+    python -m crosslingual_zoo.finetuning.compare --output runs/multi30k_compared \\
         --run VECO runs/multi30k-veco --run XLM runs/multi30k-xlm --run random runs/multi30k-random
-    python -m finetuning.compare --output runs/xtreme_compared \\
+    python -m crosslingual_zoo.finetuning.compare --output runs/xtreme_compared \\
         --run XLM runs/xlm/xtreme --run MetaXLM runs/metaxlm/xtreme
 
 --run takes a name and an output folder of finetuning/run.py. The command writes comparison.md, comparison.csv (one row
@@ -17,10 +17,18 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, draw, joint_warnings, write_page
-from finetuning.plots import plot_bars
-from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, with_deviation
-from zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.finetuning.page import as_cells, draw, joint_warnings, write_page
+from crosslingual_zoo.finetuning.plots import plot_bars
+from crosslingual_zoo.finetuning.results import (
+    AVERAGE,
+    Results,
+    Summary,
+    differences,
+    load_results,
+    read_results,
+    with_deviation,
+)
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"

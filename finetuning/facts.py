@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from finetuning.page import table_names
+from crosslingual_zoo.finetuning.page import table_names
 
 UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options", "texts")  # a page shows them elsewhere
 COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
-from modeling.configuration_encoder import longest_input
-from zoo_core.processes import main_first
-from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
-from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+from crosslingual_zoo.modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
+from crosslingual_zoo.modeling.configuration_encoder import longest_input
+from crosslingual_zoo.zoo_core.processes import main_first
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
+from crosslingual_zoo.zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
-    from finetuning.recipe import TaskRecipe
+    from crosslingual_zoo.finetuning.recipe import TaskRecipe
 
 
 FINE_TUNED = re.compile("For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas
 
-from finetuning.plots import plot_bars, plot_lines
-from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, Results, run_name, summary, with_deviation
-from zoo_core.masking import IGNORED
-from zoo_core.provenance import write_csv, write_json
+from crosslingual_zoo.finetuning.plots import plot_bars, plot_lines
+from crosslingual_zoo.finetuning.published import Reference, look_up
+from crosslingual_zoo.finetuning.results import AVERAGE, Results, run_name, summary, with_deviation
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.provenance import write_csv, write_json
 
 if TYPE_CHECKING:
-    from finetuning.data.task_tables import Data
+    from crosslingual_zoo.finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
 METRICS = {

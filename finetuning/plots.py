@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from finetuning.results import Summary
-from zoo_core.plots import figure_of, line_styles
+from crosslingual_zoo.finetuning.results import Summary
+from crosslingual_zoo.zoo_core.plots import figure_of, line_styles
 
 
 def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: Path, title: str, label: str) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 
-from zoo_core.console import CONSOLE, RunBar
+from crosslingual_zoo.zoo_core.console import CONSOLE, RunBar
 
 SCORES = ("eval_selection", "eval_bleu")  # of the held-out rows, in the Trainer's logs
 

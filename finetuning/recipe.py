@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from finetuning.published import look_up
-from finetuning.results import run_name
-from zoo_core.command_line import TRUST_REMOTE_CODE
-from zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
-from zoo_core.tables import Table
+from crosslingual_zoo.finetuning.published import look_up
+from crosslingual_zoo.finetuning.results import run_name
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE
+from crosslingual_zoo.zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
+from crosslingual_zoo.zoo_core.tables import Table
 
 INIT_FROM = "folder of a finished run of the same `model`, whose best seed this run starts from; the results name it"
 NOTE = "how the data differ from the benchmark's own; the results show it as a warning"

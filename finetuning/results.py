@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas
 
-from zoo_core.provenance import read_json
+from crosslingual_zoo.zoo_core.provenance import read_json
 
 FORMAT = 2  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one

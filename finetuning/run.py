@@ -22,11 +22,11 @@ import re
 import sys
 from collections.abc import Iterator
 
-from finetuning.recipe import TaskRecipe
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from zoo_core.command_line import RESUME, parse_command_line, user_errors
-from zoo_core.console import say_loading
-from zoo_core.processes import stop_signals
+from crosslingual_zoo.finetuning.recipe import TaskRecipe
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.zoo_core.command_line import RESUME, parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.processes import stop_signals
 
 LACK_OF_MEMORY = "out of memory|can't allocate memory|ALLOC_FAILED"  # in torch's errors, on any device
 USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     given = sys.argv[1:] if argv is None else argv
     if any(argument.partition("=")[0] == "--suite" for argument in given):
-        from finetuning import suite
+        from crosslingual_zoo.finetuning import suite
 
         return suite.main(given)
     with user_errors():
@@ -52,25 +52,25 @@ def main(argv: list[str] | None = None) -> None:
     with stop_signals(RESUME), user_errors(), enough_memory(recipe):
         say_loading(recipe.model)
         # torch and transformers take seconds to import: after --help and the recipe's errors
-        from zoo_core.console import quiet_libraries
-        from zoo_core.processes import start_processes
+        from crosslingual_zoo.zoo_core.console import quiet_libraries
+        from crosslingual_zoo.zoo_core.processes import start_processes
 
         quiet_libraries()
         start_processes()
-        from finetuning import training
+        from crosslingual_zoo.finetuning import training
 
         training.check_hardware(recipe.precision)
         if arguments.skip_missing:
-            from finetuning.suite import leave_out_missing
+            from crosslingual_zoo.finetuning.suite import leave_out_missing
 
             leave_out_missing(recipe)
         if arguments.check_data:
             return training.check_data(task_of(recipe))
-        from zoo_core.run_folders import run_lock
+        from crosslingual_zoo.zoo_core.run_folders import run_lock
 
         with run_lock(recipe.output_dir):
             if arguments.sweep:
-                from finetuning.runs import sweep
+                from crosslingual_zoo.finetuning.runs import sweep
 
                 return sweep(recipe, arguments.resume, command)
             training.run(task_of(recipe), arguments.resume, command)

@@ -9,10 +9,10 @@ from typing import Any
 
 from accelerate import PartialState
 
-from finetuning.recipe import TaskRecipe
-from zoo_core.provenance import read_json, run_facts, write_json, write_rows
-from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
-from zoo_core.run_folders import FAILURE, not_own
+from crosslingual_zoo.finetuning.recipe import TaskRecipe
+from crosslingual_zoo.zoo_core.provenance import read_json, run_facts, write_json, write_rows
+from crosslingual_zoo.zoo_core.recipes import load_recipe, recipe_differences, save_recipe
+from crosslingual_zoo.zoo_core.run_folders import FAILURE, not_own
 
 # Fields that change no score; seeds may be added to a finished run. What a path names is compared by its fingerprint.
 MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses", "save_models"}

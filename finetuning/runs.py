@@ -1,8 +1,9 @@
 """Runs one recipe many times, with another model or other values each time, and makes one table of all runs.
 
-    python -m finetuning.runs --config finetuning/recipes/metaxlm/amazon.yaml --vary source_language=en,de,fr,ja \\
-        --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model --output runs/matrix
-    python -m finetuning.runs --config finetuning/recipes/metaxlm/mlqa.yaml --output runs/curves \\
+    python -m crosslingual_zoo.finetuning.runs --config finetuning/recipes/metaxlm/amazon.yaml \\
+        --vary source_language=en,de,fr,ja --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model \\
+        --output runs/matrix
+    python -m crosslingual_zoo.finetuning.runs --config finetuning/recipes/metaxlm/mlqa.yaml --output runs/curves \\
         --model=XLM=runs/xlm/checkpoints/step-{2000..40000..2000}/model
 
 Each model is run with each combination of the values of --vary. The first example is the transfer matrix of MetaXLM
@@ -12,7 +13,7 @@ has the steps.
 The command writes runs.md, runs.csv (a row for each score) and runs.png into --output, and each run into its own folder
 there. To resume, use the same command: finished runs are not run again, and an interrupted one is resumed from its last
 checkpoint. If a run fails, the others are run. Several processes work on each run together, as in `accelerate launch
---multi_gpu -m finetuning.runs ...`; they end together after an error that is not the user's.
+--multi_gpu -m crosslingual_zoo.finetuning.runs ...`; they end together after an error that is not the user's.
 """
 
 import argparse
@@ -29,17 +30,17 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, axis_label, joint_warnings, plot_title, print_table, write_page
-from finetuning.plots import plot_heat_map, plot_lines
-from finetuning.recipe import Recipe, TaskRecipe
-from finetuning.results import GAP, OTHERS, Results, load_results, read_results, with_deviation
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.console import quiet_libraries, say_loading
-from zoo_core.processes import received, start_processes, stop_signals
-from zoo_core.provenance import read_json
-from zoo_core.recipes import change_recipe, load_recipe
-from zoo_core.run_folders import FAILURE, not_own, run_lock
+from crosslingual_zoo.finetuning.page import as_cells, axis_label, joint_warnings, plot_title, print_table, write_page
+from crosslingual_zoo.finetuning.plots import plot_heat_map, plot_lines
+from crosslingual_zoo.finetuning.recipe import Recipe, TaskRecipe
+from crosslingual_zoo.finetuning.results import GAP, OTHERS, Results, load_results, read_results, with_deviation
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import quiet_libraries, say_loading
+from crosslingual_zoo.zoo_core.processes import received, start_processes, stop_signals
+from crosslingual_zoo.zoo_core.provenance import read_json
+from crosslingual_zoo.zoo_core.recipes import change_recipe, load_recipe
+from crosslingual_zoo.zoo_core.run_folders import FAILURE, not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
 ALWAYS_RESUMED = "accepted for job queues that always add it: a run in the folder is resumed with and without it"
@@ -55,7 +56,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str]) -> dict[str, str
     from accelerate import PartialState
     from accelerate.utils import release_memory
 
-    from finetuning import training
+    from crosslingual_zoo.finetuning import training
 
     failed: dict[str, str] = {}
     for number, (name, recipe) in enumerate(recipes.items(), 1):
@@ -116,8 +117,8 @@ def is_finished(recipe: TaskRecipe) -> bool:
 
     Raises ValueError for a model that cannot be read, and if the run in the folder has another recipe or other weights.
     """
-    from finetuning.run_folder import RunFolder
-    from finetuning.training import check_hardware
+    from crosslingual_zoo.finetuning.run_folder import RunFolder
+    from crosslingual_zoo.finetuning.training import check_hardware
 
     check_hardware(recipe.precision)
     start, results = task_of(recipe).begin(), Path(recipe.output_dir) / "results.json"
@@ -140,8 +141,8 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     from accelerate import PartialState
     from accelerate.utils import release_memory
 
-    from finetuning import training
-    from finetuning.run_folder import not_empty
+    from crosslingual_zoo.finetuning import training
+    from crosslingual_zoo.finetuning.run_folder import not_empty
 
     folder = Path(recipe.output_dir)
     points = {name: change_recipe(recipe, overrides) for name, overrides in points_of(recipe).items()}
@@ -218,7 +219,9 @@ def main(argv: list[str] | None = None) -> None:
         start_processes()
         with run_lock(options.output):
             list(map(is_finished, recipes.values()))  # raises errors before the first run
-            if failed := run_all(recipes, ["finetuning.runs", *(sys.argv[1:] if argv is None else argv)]):
+            if failed := run_all(
+                recipes, ["crosslingual_zoo.finetuning.runs", *(sys.argv[1:] if argv is None else argv)]
+            ):
                 raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs only these again.")
             if PartialState().is_main_process:
                 write([(keys, read_results(recipe.output_dir)) for keys, recipe in points], options.output)

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from zoo_core.keyed_random import short_seed
-from zoo_core.processes import leave_signals_to_main
+from crosslingual_zoo.zoo_core.keyed_random import short_seed
+from crosslingual_zoo.zoo_core.processes import leave_signals_to_main
 
 Key = tuple[int, int, bool]  # row, epoch, whether its labels count
 

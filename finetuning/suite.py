@@ -25,21 +25,30 @@ from typing import Any
 import pandas
 from omegaconf import MISSING
 
-from finetuning.data.rows import filled
-from finetuning.page import as_cells, joint_warnings, write_page
-from finetuning.plots import plot_bars
-from finetuning.published import find, look_up
-from finetuning.recipe import Published, TaskRecipe
-from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
-from finetuning.runs import ALWAYS_RESUMED, run_all, survived
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.console import quiet_libraries, say_loading
-from zoo_core.processes import start_processes, stop_signals
-from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe, nearest, option
-from zoo_core.run_folders import not_own, run_lock
-from zoo_core.tables import Table, describe, plain_path, resolve_hub_path
+from crosslingual_zoo.finetuning.data.rows import filled
+from crosslingual_zoo.finetuning.page import as_cells, joint_warnings, write_page
+from crosslingual_zoo.finetuning.plots import plot_bars
+from crosslingual_zoo.finetuning.published import find, look_up
+from crosslingual_zoo.finetuning.recipe import Published, TaskRecipe
+from crosslingual_zoo.finetuning.results import (
+    AVERAGE,
+    FORMAT,
+    Results,
+    Summary,
+    read_results,
+    run_name,
+    summary,
+    with_deviation,
+)
+from crosslingual_zoo.finetuning.runs import ALWAYS_RESUMED, run_all, survived
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import quiet_libraries, say_loading
+from crosslingual_zoo.zoo_core.processes import start_processes, stop_signals
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe, nearest, option
+from crosslingual_zoo.zoo_core.run_folders import not_own, run_lock
+from crosslingual_zoo.zoo_core.tables import Table, describe, plain_path, resolve_hub_path
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -104,7 +113,7 @@ def main(argv: list[str]) -> None:
 
 def check_suite(recipes: dict[str, TaskRecipe]) -> None:
     """Checks the data of all tasks. Raises ValueError, after the last one, if some cannot be used."""
-    from finetuning.training import check_data
+    from crosslingual_zoo.finetuning.training import check_data
 
     failed = []
     for name, recipe in recipes.items():

@@ -11,10 +11,10 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer, TrainingArguments
 
-from finetuning.data.task_tables import TRANSLATION, TaskData
-from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.steps import Key, LengthGroups, TrainsByPlan
-from zoo_core.masking import IGNORED
+from crosslingual_zoo.finetuning.data.task_tables import TRANSLATION, TaskData
+from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
+from crosslingual_zoo.finetuning.steps import Key, LengthGroups, TrainsByPlan
+from crosslingual_zoo.zoo_core.masking import IGNORED
 
 
 @dataclass(frozen=True)

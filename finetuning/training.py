@@ -18,20 +18,20 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from finetuning.models import fine_tuned_on
-from finetuning.page import print_data, write_results
-from finetuning.progress import say, shown_progress
-from finetuning.recipe import TrainedRecipe
-from finetuning.results import run_name
-from finetuning.run_folder import Predictions, RunFolder, finish_seed
-from finetuning.selection import EqualScores, best_evaluation
-from zoo_core.processes import Stopped, held_signals, received
-from zoo_core.provenance import PROJECT, forget_machine
-from zoo_core.recording import check_recording
-from zoo_core.run_folders import DAMAGED, damaged_file, newest_whole, remove_own
+from crosslingual_zoo.finetuning.models import fine_tuned_on
+from crosslingual_zoo.finetuning.page import print_data, write_results
+from crosslingual_zoo.finetuning.progress import say, shown_progress
+from crosslingual_zoo.finetuning.recipe import TrainedRecipe
+from crosslingual_zoo.finetuning.results import run_name
+from crosslingual_zoo.finetuning.run_folder import Predictions, RunFolder, finish_seed
+from crosslingual_zoo.finetuning.selection import EqualScores, best_evaluation
+from crosslingual_zoo.zoo_core.processes import Stopped, held_signals, received
+from crosslingual_zoo.zoo_core.provenance import PROJECT, forget_machine
+from crosslingual_zoo.zoo_core.recording import check_recording
+from crosslingual_zoo.zoo_core.run_folders import DAMAGED, damaged_file, newest_whole, remove_own
 
 if TYPE_CHECKING:
-    from finetuning.tasks.base import Record, Task
+    from crosslingual_zoo.finetuning.tasks.base import Record, Task
 
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 NEEDED = (SAFE_WEIGHTS_NAME, OPTIMIZER_NAME, SCHEDULER_NAME)  # it would resume without the last two, in silence

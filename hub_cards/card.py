@@ -1,6 +1,7 @@
 """Writes the model card, README.md, into a model folder, from the files of its runs.
 
-    python -m hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli --repo owner/name --license mit
+    python -m crosslingual_zoo.hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli \\
+        --repo owner/name --license mit
 
 The card is made of config.json and the weights, of recipe.yaml, run.json and events.jsonl in the folder above the
 model, and of the results. Results of the run that fine-tuned the model are found above it; --results names those of
@@ -13,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.console import say_loading
-from zoo_core.provenance import written_aside
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.provenance import written_aside
 
 if TYPE_CHECKING:
-    from hub_cards.record import Record
+    from crosslingual_zoo.hub_cards.record import Record
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "<!-- written by hub_cards.card, "  # with hashes of the rest, as people may edit cards, and of the weights
@@ -49,8 +50,8 @@ def write_card(
     """
     from huggingface_hub.utils import validate_repo_id
 
-    from hub_cards.metadata import start_of
-    from hub_cards.record import hub_id, read_record
+    from crosslingual_zoo.hub_cards.metadata import start_of
+    from crosslingual_zoo.hub_cards.record import hub_id, read_record
 
     folder, target = Path(model_dir), Path(model_dir) / "README.md"
     text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else ""
@@ -82,7 +83,7 @@ def write_card(
 
 def _notes(record: "Record", start: str) -> Iterator[str]:
     """What the owner of a model must decide: the base model's id, and whether rows of the data may be shown."""
-    from hub_cards.record import hub_id
+    from crosslingual_zoo.hub_cards.record import hub_id
 
     is_random = record.recipe and not record.own and not start
     if not is_random and not record.base_model and not hub_id(start):
@@ -100,10 +101,10 @@ def render(folder: Path, record: "Record") -> str:
     from huggingface_hub import ModelCard
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from hub_cards import sections
-    from hub_cards.examples import uses
-    from hub_cards.metadata import card_data, reported
-    from hub_cards.record import has_code
+    from crosslingual_zoo.hub_cards import sections
+    from crosslingual_zoo.hub_cards.examples import uses
+    from crosslingual_zoo.hub_cards.metadata import card_data, reported
+    from crosslingual_zoo.hub_cards.record import has_code
 
     contents = list(map(reported, record.results))
     values = {
@@ -147,7 +148,7 @@ def _hash(text: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(prog="python -m hub_cards.card", description=__doc__)
+    parser = CommandParser(prog="python -m crosslingual_zoo.hub_cards.card", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, into which the card is written")
     about = "results.json of tasks on this model, or folders of runs and suites"
     parser.add_argument("--results", nargs="+", default=[], metavar="PATH", help=about)

@@ -13,13 +13,20 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub_cards.example_rows import labeled_words
-from hub_cards.metadata import LM_HEADS, head_of, predicts_masked_words, reported, saved_class, trained_in
-from hub_cards.record import Record, has_code
-from hub_cards.sections import about
-from hub_cards.sentence_transformer import default_layer
-from modeling.pair_aligner import DEFAULT_METHOD
-from zoo_core.provenance import read_json
+from crosslingual_zoo.hub_cards.example_rows import labeled_words
+from crosslingual_zoo.hub_cards.metadata import (
+    LM_HEADS,
+    head_of,
+    predicts_masked_words,
+    reported,
+    saved_class,
+    trained_in,
+)
+from crosslingual_zoo.hub_cards.record import Record, has_code
+from crosslingual_zoo.hub_cards.sections import about
+from crosslingual_zoo.hub_cards.sentence_transformer import default_layer
+from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD
+from crosslingual_zoo.zoo_core.provenance import read_json
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use

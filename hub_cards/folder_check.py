@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from zoo_core.provenance import REPOSITORY, folder_fingerprint
+from crosslingual_zoo.zoo_core.provenance import REPOSITORY, folder_fingerprint
 
 CACHES = {"__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", ".pytest_cache"}
 HIDDEN = {".gitattributes", ".eval_results"}  # that belong in a repository
@@ -33,7 +33,7 @@ SECRETS = re.compile(
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
 SECTIONS = ("Use", "Limits")  # beginnings of headings that a card has to have
-WRITE_CARD = "python -m hub_cards.card --model DIR"
+WRITE_CARD = "python -m crosslingual_zoo.hub_cards.card --model DIR"
 
 
 class Problem(NamedTuple):
@@ -137,7 +137,7 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
 
 def _fault_of_text(text: str) -> str | None:
     """Secrets, and paths that only this machine has."""
-    from hub_cards.record import ABSOLUTE
+    from crosslingual_zoo.hub_cards.record import ABSOLUTE
 
     if secret := SECRETS.search(text):
         return f"it has text that looks like a secret, {secret[0][:6]}... Remove and revoke the secret."
@@ -163,9 +163,9 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     """Code: that of modeling/ alone, all that configurations reach, and a class for every Auto class."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
-    from hub_cards.sentence_transformer import MODULES
-    from modeling import MODEL_TYPES
-    from modeling.checkpoints import installed_class
+    from crosslingual_zoo.hub_cards.sentence_transformer import MODULES
+    from crosslingual_zoo.modeling import MODEL_TYPES
+    from crosslingual_zoo.modeling.checkpoints import installed_class
 
     ours = REPOSITORY / "modeling"
     for path in files:
@@ -187,7 +187,10 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
         yield Problem("config.json", f"its auto_map lacks {lacking[0]}: {full[lacking[0]]}. Save the model again.")
     modules = _read_json(folder / "modules.json") if "modules.json" in files else []
     if not isinstance(modules, list) or {module.get("type") for module in modules} - set(MODULES.values()):
-        yield Problem("modules.json", "hub_cards.sentence_transformer does not write such modules. Use that command.")
+        yield Problem(
+            "modules.json",
+            "crosslingual_zoo.hub_cards.sentence_transformer does not write such modules. Use that command.",
+        )
 
 
 def _code_targets(value: Any) -> Iterator[str]:
@@ -208,7 +211,7 @@ def _card(folder: Path) -> Iterator[Problem]:
     import yaml
     from huggingface_hub import ModelCard
 
-    from hub_cards.card import weights_of
+    from crosslingual_zoo.hub_cards.card import weights_of
 
     try:
         card = ModelCard.load(folder / "README.md")

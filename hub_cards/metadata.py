@@ -9,13 +9,13 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from finetuning.results import Results
-from finetuning.tasks.registry import KINDS
-from hub_cards.record import Record, hub_id
-from modeling.checkpoints import split_revision
-from modeling.pair_aligner import DEFAULT_METHOD
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import is_selected
+from crosslingual_zoo.finetuning.results import Results
+from crosslingual_zoo.finetuning.tasks.registry import KINDS
+from crosslingual_zoo.hub_cards.record import Record, hub_id
+from crosslingual_zoo.modeling.checkpoints import split_revision
+from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import is_selected
 
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",

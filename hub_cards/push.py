@@ -1,7 +1,7 @@
 """Checks a model folder, and uploads it to the Hub in one commit.
 
-    python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
-    python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
+    python -m crosslingual_zoo.hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
+    python -m crosslingual_zoo.hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
 The check compares the folder's code, if it has any, with modeling/. If a file differs, the command stops; otherwise a
 fresh process loads the model and runs the folder's code. Then the command lists the files, and sends those that the
@@ -14,9 +14,9 @@ import re
 import sys
 from pathlib import Path
 
-from hub_cards.card import as_written
-from hub_cards.folder_check import check_folder, files_of
-from zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.hub_cards.card import as_written
+from crosslingual_zoo.hub_cards.folder_check import check_folder, files_of
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 
 CARD = "README.md"
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names that transformers looks for
@@ -49,7 +49,7 @@ def push(
     from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import validate_repo_id
 
-    from hub_cards.record import has_code
+    from crosslingual_zoo.hub_cards.record import has_code
 
     folder = Path(model_dir)
     validate_repo_id(repo)
@@ -60,7 +60,7 @@ def push(
         raise ValueError("\n- ".join([f"{folder} cannot be pushed:", *(f"{of.file}: {of.what}" for of in problems)]))
     card = _text(folder / CARD)
     if not re.search(rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)", card):
-        raise ValueError(f"{folder / CARD} does not name {repo}. Write it with python -m hub_cards.card --repo {repo}")
+        raise ValueError(f"{folder / CARD} does not name {repo}. Write it with zoo-card --repo {repo}")
     files = files_of(folder)
     for path in files:
         print(f"{(folder / path).stat().st_size:>14,}  {path}")
@@ -98,7 +98,7 @@ def _text(file: Path) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(prog="python -m hub_cards.push", description=__doc__)
+    parser = CommandParser(prog="python -m crosslingual_zoo.hub_cards.push", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, with its card")
     parser.add_argument("--repo", required=True, metavar="ID", help="Hub id of the repository (owner/name)")
     parser.add_argument("--dry-run", action="store_true", help="check the folder and list its files, without the Hub")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetuning.results import Results, load_results, run_name
-from hub_cards.example_rows import example_rows
-from zoo_core.provenance import folder_fingerprint, read_json
-from zoo_core.recipes import read_yaml
-from zoo_core.tables import HUB_ID
+from crosslingual_zoo.finetuning.results import Results, load_results, run_name
+from crosslingual_zoo.hub_cards.example_rows import example_rows
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, read_json
+from crosslingual_zoo.zoo_core.recipes import read_yaml
+from crosslingual_zoo.zoo_core.tables import HUB_ID
 
 HUB = "https://huggingface.co"
 # A path begins where no word, URL or other path continues, and is not the end of a tag such as </s>.
@@ -58,7 +58,7 @@ def read_record(folder: Path, results: Iterable[str | Path], name: str | None, *
 
     Raises ValueError for missing or damaged files, and for results of other weights.
     """
-    from modeling.checkpoints import load_config
+    from crosslingual_zoo.modeling.checkpoints import load_config
 
     weights, place = folder_fingerprint(folder), folder.resolve().parent
     parameters = count_parameters(folder)

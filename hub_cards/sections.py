@@ -8,13 +8,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from finetuning.facts import setting_in_words, training_in_words
-from finetuning.page import markdown_table, score_table, warnings_of
-from finetuning.results import Results, run_name, with_deviation
-from finetuning.tasks.registry import KINDS
-from hub_cards import metadata
-from hub_cards.record import HUB, Record, hub_id
-from pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.finetuning.facts import setting_in_words, training_in_words
+from crosslingual_zoo.finetuning.page import markdown_table, score_table, warnings_of
+from crosslingual_zoo.finetuning.results import Results, run_name, with_deviation
+from crosslingual_zoo.finetuning.tasks.registry import KINDS
+from crosslingual_zoo.hub_cards import metadata
+from crosslingual_zoo.hub_cards.record import HUB, Record, hub_id
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 
 ABOUT = Path(__file__).parent / "templates" / "about"
 DEMONSTRATION_PARAMETERS = 10_000_000  # below, a checkpoint shows that the code runs; as TOY_PARAMETERS of space/app.py

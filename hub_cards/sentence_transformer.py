@@ -1,6 +1,6 @@
 """Writes the files with which sentence-transformers computes the vectors of the retrieval task from a model.
 
-    python -m hub_cards.sentence_transformer --model runs/xlm_align/model --layer 8
+    python -m crosslingual_zoo.hub_cards.sentence_transformer --model runs/xlm_align/model --layer 8
 
 `SentenceTransformer(folder, trust_remote_code=True)` then takes the mean of the states of one layer, without those of
 special tokens. It uses three modules of sentence-transformers and no other code. The weights, config.json and the
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetuning.tasks.vectors.recipe import POOLINGS, RetrievalRecipe
-from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
-from zoo_core.console import say_loading
-from zoo_core.provenance import write_json
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import POOLINGS, RetrievalRecipe
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.provenance import write_json
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"
@@ -37,7 +37,7 @@ def write_modules(
 
     Raises ValueError, before anything is written, for invalid values and, without `overwrite`, for existing modules.
     """
-    from finetuning.models import describe_model
+    from crosslingual_zoo.finetuning.models import describe_model
 
     folder = Path(model_dir)
     _, config, tokenizer, _ = describe_model(str(folder), max_length=None, trust_remote_code=trust_remote_code)
@@ -55,14 +55,14 @@ def write_modules(
 
 def default_layer(depth: int) -> int:
     """The layer of the retrieval task where a recipe names none."""
-    from finetuning.tasks.vectors.base import reported_layer
+    from crosslingual_zoo.finetuning.tasks.vectors.base import reported_layer
 
     return reported_layer(RetrievalRecipe().layer, RetrievalRecipe().layers, depth)[0]
 
 
 def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[str, Any]:
     """Returns the content of the files by name; a file follows the files that it names."""
-    from modeling.configuration_encoder import longest_input
+    from crosslingual_zoo.modeling.configuration_encoder import longest_input
 
     states = "last_hidden_state" if layer == config.num_hidden_layers else ["hidden_states", layer]
     left_out = dict.fromkeys(tokenizer.all_special_tokens) if pooling == "mean" else []
@@ -99,7 +99,7 @@ def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(prog="python -m hub_cards.sentence_transformer", description=__doc__)
+    parser = CommandParser(prog="python -m crosslingual_zoo.hub_cards.sentence_transformer", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
     about = "layer whose states are pooled, 0: embeddings (default: three fifths of the layers)"
     parser.add_argument("--layer", type=int, metavar="N", help=about)

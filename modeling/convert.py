@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts the original checkpoints of VECO and ERNIE-M, whose code no longer runs, into folders of this zoo.
 
-  python -m modeling.convert veco model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
-  python -m modeling.convert ernie_m saved_by_transformers_4 runs/ernie_m
+  python -m crosslingual_zoo.modeling.convert veco model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
+  python -m crosslingual_zoo.modeling.convert ernie_m saved_by_transformers_4 runs/ernie_m
 
 A layout is a table: patterns of its names -> ours, replaced one after the other. Known from public code are
 - VECO, native: BERT's names or XLM-R's, `cross_attention` in each layer, LayerNorm perhaps `gamma` and `beta`;
@@ -525,7 +525,7 @@ def choose_tokenizer(
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(prog="python -m modeling.convert", description=__doc__, **style)
+    parser = argparse.ArgumentParser(prog="python -m crosslingual_zoo.modeling.convert", description=__doc__, **style)
     commands = parser.add_subparsers(dest="command", required=True, metavar="MODEL")
     both = argparse.ArgumentParser(add_help=False)
     both.add_argument("source", metavar="SOURCE", help="file or folder to convert")

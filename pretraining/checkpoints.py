@@ -17,13 +17,13 @@ from accelerate import Accelerator
 from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pretraining.data.corpora import Corpus
-from pretraining.data.tokenized import tokenizer_fingerprint
-from pretraining.recipe import Recipe
-from pretraining.start.teacher import TeacherModel
-from zoo_core.provenance import forget_machine, read_json, write_json
-from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
-from zoo_core.run_folders import STEP, newest_whole, not_own, remove_own
+from crosslingual_zoo.pretraining.data.corpora import Corpus
+from crosslingual_zoo.pretraining.data.tokenized import tokenizer_fingerprint
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.start.teacher import TeacherModel
+from crosslingual_zoo.zoo_core.provenance import forget_machine, read_json, write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe, recipe_differences, save_recipe
+from crosslingual_zoo.zoo_core.run_folders import STEP, newest_whole, not_own, remove_own
 
 # Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
 # still start in the folder.

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from pretraining.evaluation import peak_bytes
-from pretraining.recipe import Phase
-from pretraining.rows import inputs_of
-from pretraining.training import Training
-from zoo_core.provenance import memory_gib
+from crosslingual_zoo.pretraining.evaluation import peak_bytes
+from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.rows import inputs_of
+from crosslingual_zoo.pretraining.training import Training
+from crosslingual_zoo.zoo_core.provenance import memory_gib
 
 TOKENS_TIMED = 2048  # on a CPU, where a step of a paper's size would take hours; a GPU gets a whole micro-batch
 STEPS_TIMED = 2  # after one that makes buffers and loads kernels

@@ -13,14 +13,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
-from modeling.symmetrization import wide, wide_type
-from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import Corpus, unigram_entropy
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase
-from pretraining.rows import inputs_of
-from pretraining.start.teacher import TeacherModel
-from zoo_core.provenance import resident_bytes
+from crosslingual_zoo.modeling.symmetrization import wide, wide_type
+from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
+from crosslingual_zoo.pretraining.data.corpora import Corpus, unigram_entropy
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.rows import inputs_of
+from crosslingual_zoo.pretraining.start.teacher import TeacherModel
+from crosslingual_zoo.zoo_core.provenance import resident_bytes
 
 
 class Meter:

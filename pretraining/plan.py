@@ -1,7 +1,7 @@
-"""Lists the models and objectives that work with an encoder: `python -m pretraining.plan CHECKPOINT`.
+"""Lists the models and objectives that work with an encoder: `python -m crosslingual_zoo.pretraining.plan CHECKPOINT`.
 
-  python -m pretraining.plan jhu-clsp/mmBERT-base
-  python -m pretraining.plan runs/xlm_align-smoke/model
+  python -m crosslingual_zoo.pretraining.plan jhu-clsp/mmBERT-base
+  python -m crosslingual_zoo.pretraining.plan runs/xlm_align-smoke/model
 
 CHECKPOINT is a folder or a Hub id. The command loads its weights and trains nothing. A dry run of a recipe
 (`pretraining/run.py --dry_run`) prints the same table for its model.start_from, and the plan of the run.
@@ -21,23 +21,23 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
-from modeling import MODEL_TYPES
-from modeling.backbone import honors_block_masks
-from pretraining.costs import measure, memory_of, span, state_bytes
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import Corpus
-from pretraining.data.languages import corpus_probabilities
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase, Recipe, scheduled_together
-from pretraining.rows import inputs_of
-from pretraining.start.initialization import learnable, model_class
-from pretraining.start.pretrained import Pretrained, listed
-from pretraining.start.token_texts import read_vocabulary, script_of
-from pretraining.start.vocabulary_matching import Matching
-from pretraining.training import Training, make_accelerator, read_parts
-from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
-from zoo_core.console import quiet_libraries
-from zoo_core.masking import IGNORED
+from crosslingual_zoo.modeling import MODEL_TYPES
+from crosslingual_zoo.modeling.backbone import honors_block_masks
+from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_bytes
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import Corpus
+from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
+from crosslingual_zoo.pretraining.rows import inputs_of
+from crosslingual_zoo.pretraining.start.initialization import learnable, model_class
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
+from crosslingual_zoo.pretraining.start.token_texts import read_vocabulary, script_of
+from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching
+from crosslingual_zoo.pretraining.training import Training, make_accelerator, read_parts
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import quiet_libraries
+from crosslingual_zoo.zoo_core.masking import IGNORED
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text

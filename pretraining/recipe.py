@@ -16,11 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from modeling import MODEL_TYPES
-from pretraining.objectives import OBJECTIVES, Collator, Objective, Objectives
-from zoo_core.command_line import TRUST_REMOTE_CODE
-from zoo_core.recipes import BatchSize, Count, Fraction, Name, Positive, Seed, nearest, option
-from zoo_core.tables import SUFFIXES, Table
+from crosslingual_zoo.modeling import MODEL_TYPES
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator, Objective, Objectives
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE
+from crosslingual_zoo.zoo_core.recipes import BatchSize, Count, Fraction, Name, Positive, Seed, nearest, option
+from crosslingual_zoo.zoo_core.tables import SUFFIXES, Table
 
 HEAD = "head"  # name of the phase that `Recipe.head_phase` adds
 Size = Annotated[int, Ge(1), Le(2**63 - 1)]

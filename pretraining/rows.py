@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
 
 if TYPE_CHECKING:
     import torch

@@ -3,10 +3,10 @@
 import os
 import sys
 
-from pretraining.recipe import Recipe
-from zoo_core.command_line import RESUME, parse_command_line, user_errors
-from zoo_core.console import say_loading
-from zoo_core.processes import stop_signals
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.zoo_core.command_line import RESUME, parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.processes import stop_signals
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 
@@ -32,10 +32,10 @@ def main(argv: list[str] | None = None) -> None:
         say_loading(recipe.model.start_from or "the corpora")
         # after --help: the libraries take seconds to import
         if flags.dry_run:
-            from pretraining.plan import show_plan
+            from crosslingual_zoo.pretraining.plan import show_plan
 
             return show_plan(recipe)
-        from pretraining.training import pretrain
+        from crosslingual_zoo.pretraining.training import pretrain
 
         pretrain(recipe, resume=flags.resume, argv=argv or sys.argv)
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from accelerate.utils import gather_object
 
-from zoo_core.processes import Stopped, at_once, received
+from crosslingual_zoo.zoo_core.processes import Stopped, at_once, received
 
 
 class Stops:

@@ -10,12 +10,12 @@ from statistics import fmean
 import pandas
 from accelerate import Accelerator
 
-from pretraining.recipe import Recipe
-from pretraining.start.initialization import Start
-from zoo_core.console import RunBar
-from zoo_core.plots import figure_of, line_styles
-from zoo_core.provenance import PROJECT, read_json, run_facts, write_json, write_rows
-from zoo_core.recording import CheckpointUploads
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.zoo_core.console import RunBar
+from crosslingual_zoo.zoo_core.plots import figure_of, line_styles
+from crosslingual_zoo.zoo_core.provenance import PROJECT, read_json, run_facts, write_json, write_rows
+from crosslingual_zoo.zoo_core.recording import CheckpointUploads
 
 # titles of the panels by kind of figure, as in `link_aer/en-de`
 TITLES = {"link_aer": "AER of held-out links (%), lower is better", "learning_rate": "learning rate"}

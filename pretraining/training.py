@@ -25,11 +25,11 @@ from accelerate.utils import (
 )
 from transformers import PreTrainedConfig, get_scheduler
 
-from modeling.checkpoints import readable
-from modeling.configuration_encoder import longest_input
-from modeling.masked_lm import ForPreTraining
-from modeling.symmetrization import wide_type
-from pretraining.checkpoints import (
+from crosslingual_zoo.modeling.checkpoints import readable
+from crosslingual_zoo.modeling.configuration_encoder import longest_input
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining
+from crosslingual_zoo.modeling.symmetrization import wide_type
+from crosslingual_zoo.pretraining.checkpoints import (
     check_same_data,
     data_facts,
     newest_checkpoint,
@@ -39,19 +39,19 @@ from pretraining.checkpoints import (
     save_checkpoint,
     start_run_folder,
 )
-from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import Meter, evaluate
-from pretraining.recipe import Phase, Recipe, scheduled_together
-from pretraining.start.initialization import Start
-from pretraining.start.teacher import TeacherModel
-from pretraining.stopping import Stops
-from pretraining.tracking import RunReport
-from zoo_core.console import quiet_libraries
-from zoo_core.processes import Stopped, at_once, hold_signals, main_first, start_processes
-from zoo_core.provenance import read_json
-from zoo_core.recording import check_recording
-from zoo_core.run_folders import run_lock
+from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.evaluation import Meter, evaluate
+from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.start.teacher import TeacherModel
+from crosslingual_zoo.pretraining.stopping import Stops
+from crosslingual_zoo.pretraining.tracking import RunReport
+from crosslingual_zoo.zoo_core.console import quiet_libraries
+from crosslingual_zoo.zoo_core.processes import Stopped, at_once, hold_signals, main_first, start_processes
+from crosslingual_zoo.zoo_core.provenance import read_json
+from crosslingual_zoo.zoo_core.recording import check_recording
+from crosslingual_zoo.zoo_core.run_folders import run_lock
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same names in transformers
 AFTER_DIVERGENCE = (

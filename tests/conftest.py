@@ -84,7 +84,7 @@ def sample_tokenizer_dir(sample_corpus_dir: Path, tmp_path_factory: pytest.TempP
     """Folder of an XLM-R tokenizer trained on the training sentences of the sample corpus, all five languages."""
     import datasets
 
-    from pretraining.tools.train_tokenizer import train_tokenizer
+    from crosslingual_zoo.pretraining.tools.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("sample_tokenizer")
     texts = [
@@ -117,12 +117,12 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
     def folder_of(model_type: str, head: str = "ForPreTraining", copy: bool = False, **config) -> Path:
         import torch
 
-        from pretraining.checkpoints import save_model_folder
+        from crosslingual_zoo.pretraining.checkpoints import save_model_folder
 
         key = repr((model_type, head, sorted(config.items())))
         model_type, _, backbone = model_type.partition(" on ")
         if key not in made:
-            module = importlib.import_module(f"modeling.modeling_{model_type}")
+            module = importlib.import_module(f"crosslingual_zoo.modeling.modeling_{model_type}")
             cls = getattr(module, PREFIXES[model_type] + head)
             shape = dict(vocab_size=len(sample_tokenizer), **TINY)
             if backbone:

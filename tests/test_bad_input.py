@@ -14,10 +14,10 @@ DEEP = '{"a":' * 9999 + "1" + "}" * 9999
 SAMPLE = ["--config", "finetuning/recipes/xlm_align/sample.yaml", "model=MODEL", "--check_data", "output_dir=out"]
 SMOKE = ["--config", "pretraining/recipes/xlm_align/smoke.yaml", "tokenizer=MODEL", "--dry_run", "output_dir=out"]
 COMMANDS = {
-    "fine-tuning": ("finetuning.run", *SAMPLE),
-    "pre-training": ("pretraining.run", *SMOKE, "model.start_from=MODEL", "model.config={}"),
-    "alignment": ("finetuning.align.command", "--model", "MODEL", "a b", "c d"),
-    "supported": ("pretraining.plan", "MODEL"),
+    "fine-tuning": ("crosslingual_zoo.finetuning.run", *SAMPLE),
+    "pre-training": ("crosslingual_zoo.pretraining.run", *SMOKE, "model.start_from=MODEL", "model.config={}"),
+    "alignment": ("crosslingual_zoo.finetuning.align.command", "--model", "MODEL", "a b", "c d"),
+    "supported": ("crosslingual_zoo.pretraining.plan", "MODEL"),
 }
 
 
@@ -45,12 +45,20 @@ FOLDERS = {  # fields of config.json, a file's content, or what is done to a mod
     "UnpicklingError": pickled,
 }
 FILES = [  # name, content, and a command that is given its path
-    ("deep.yaml", b"a: " + b"[" * 5000, ["pretraining.run", "--config", "FILE", "output_dir=out"]),
-    ("deep.yaml", b"a: " + b"[" * 5000, ["finetuning.run", "--suite=FILE", "model=x", "output_dir=out"]),
-    ("recipe.pkl", pickle.dumps(Trap()), ["pretraining.run", "--config", "FILE", "output_dir=out"]),
-    ("recipe.pkl", pickle.dumps(Trap()), ["finetuning.run", "--config", "FILE", "output_dir=out"]),
-    ("table.pt", pickle.dumps(Trap()), ["finetuning.run", *SAMPLE, "train=[{path: FILE}]"]),
-    ("table.pt", pickle.dumps(Trap()), ["pretraining.run", *SMOKE, "monolingual=[{path: FILE, language: en}]"]),
+    ("deep.yaml", b"a: " + b"[" * 5000, ["crosslingual_zoo.pretraining.run", "--config", "FILE", "output_dir=out"]),
+    (
+        "deep.yaml",
+        b"a: " + b"[" * 5000,
+        ["crosslingual_zoo.finetuning.run", "--suite=FILE", "model=x", "output_dir=out"],
+    ),
+    ("recipe.pkl", pickle.dumps(Trap()), ["crosslingual_zoo.pretraining.run", "--config", "FILE", "output_dir=out"]),
+    ("recipe.pkl", pickle.dumps(Trap()), ["crosslingual_zoo.finetuning.run", "--config", "FILE", "output_dir=out"]),
+    ("table.pt", pickle.dumps(Trap()), ["crosslingual_zoo.finetuning.run", *SAMPLE, "train=[{path: FILE}]"]),
+    (
+        "table.pt",
+        pickle.dumps(Trap()),
+        ["crosslingual_zoo.pretraining.run", *SMOKE, "monolingual=[{path: FILE, language: en}]"],
+    ),
 ]
 
 

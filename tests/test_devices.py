@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modeling.word_alignment import WordAligner
+from crosslingual_zoo.modeling.word_alignment import WordAligner
 
 ROOT = Path(__file__).parents[1]
 CONSTRUCTORS = "tensor scalar_tensor empty zeros ones full arange linspace eye tril_indices triu_indices"

@@ -12,10 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MADE = {"_build", "build", "crosslingual_zoo.egg-info", "dist", "runs"}
-PACKAGES = {"crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "zoo_core"}
+PACKAGES = {"finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "zoo_core"}  # linked into one
 # by package, the data that code reads
 DATA = {
-    "crosslingual_zoo": ("*.pyi",),
     "finetuning": ("recipes/**/*.yaml", "published/*.yaml", "suites/*.yaml", "metrics/**/*.py", "align/templates/*"),
     "hub_cards": ("templates/**/*", "space/*"),
     "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml"),
@@ -44,7 +43,7 @@ def checkout(tmp_path_factory) -> Path:
     for name in names:
         if not name.startswith(".") and (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
@@ -52,7 +51,7 @@ def checkout(tmp_path_factory) -> Path:
 def distributions(checkout, tmp_path_factory) -> dict[str, Path]:
     """{".gz": the sdist, ".whl": the wheel that is built from it}, which twine has checked."""
     folder, work = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("work")
-    source = shutil.copytree(checkout, work / "source")
+    source = shutil.copytree(checkout, work / "source", symlinks=True)
     run("-m", "build", "--no-isolation", "--outdir", str(folder), cwd=source)
     found = {path.suffix: path for path in folder.iterdir()}
     assert set(found) == {".gz", ".whl"}
@@ -65,26 +64,25 @@ def test_sdist_is_the_checkout(checkout, distributions):
     with tarfile.open(distributions[".gz"]) as archive:
         names = {"/".join(PurePosixPath(member.name).parts[1:]) for member in archive if member.isfile()}
     made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
-    assert names - made == files_of(checkout, "**/*")
+    linked = {f"crosslingual_zoo/{name}/{file}" for name in PACKAGES for file in files_of(checkout / name, "**/*")}
+    assert names - made == files_of(checkout, "**/*") | linked
 
 
 @pytest.mark.slow
 def test_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
     with zipfile.ZipFile(distributions[".whl"]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = set()
+    expected = {f"crosslingual_zoo/{file}" for file in files_of(checkout / "crosslingual_zoo", "*.py*", "py.typed")}
     for name in PACKAGES:
-        place = "crosslingual_zoo" if name == "crosslingual_zoo" else f"crosslingual_zoo/{name}"
-        expected |= {
-            f"{place}/{file}" for file in files_of(checkout / name, "**/*.py", "py.typed", *DATA.get(name, ()))
-        }
+        files = files_of(checkout / name, "**/*.py", "py.typed", *DATA.get(name, ()))
+        expected |= {f"crosslingual_zoo/{name}/{file}" for file in files}
     assert names == expected
 
 
 @pytest.mark.slow
 def test_wheel_of_a_compiled_checkout_is_that_of_the_sdist(checkout, distributions, tmp_path):
-    source = shutil.copytree(checkout, tmp_path / "source")
-    run("-m", "compileall", "-q", *sorted(PACKAGES), cwd=source)
+    source = shutil.copytree(checkout, tmp_path / "source", symlinks=True)
+    run("-m", "compileall", "-q", "crosslingual_zoo", cwd=source)
     run("-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), cwd=source)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as direct, zipfile.ZipFile(distributions[".whl"]) as of_sdist:

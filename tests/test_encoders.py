@@ -13,18 +13,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from finetuning.align import command
-from finetuning.align.adapt import check_encoder
-from finetuning.models import describe_model
-from modeling.checkpoints import check_vocabulary, load_config
-from modeling.configuration_encoder import longest_input
-from pretraining import plan
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.recipe import MetaPretrained, ModelStart, Phase, Recipe, Teacher
-from pretraining.start.initialization import Start
-from pretraining.start.meta_pretrained import MetaCheckpoint
-from pretraining.start.teacher import TeacherModel
-from zoo_core.provenance import write_json
+from crosslingual_zoo.finetuning.align import command
+from crosslingual_zoo.finetuning.align.adapt import check_encoder
+from crosslingual_zoo.finetuning.models import describe_model
+from crosslingual_zoo.modeling.checkpoints import check_vocabulary, load_config
+from crosslingual_zoo.modeling.configuration_encoder import longest_input
+from crosslingual_zoo.pretraining import plan
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.recipe import MetaPretrained, ModelStart, Phase, Recipe, Teacher
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint
+from crosslingual_zoo.pretraining.start.teacher import TeacherModel
+from crosslingual_zoo.zoo_core.provenance import write_json
 
 ENCODERS = json.loads(Path(__file__).with_name("encoders.json").read_text(encoding="utf-8"))
 # their model cards and papers say so, whatever a configuration counts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 BELOW = {
@@ -17,14 +17,22 @@ BELOW = {
     "bench": {"modeling", "zoo_core", "pretraining", "finetuning", "hub_cards"},
     "crosslingual_zoo": {"modeling", "zoo_core", "pretraining", "finetuning", "hub_cards"},
 }
-ENTRY_POINTS = {"pretraining.run", "finetuning.run"}
+ENTRY_POINTS = {"crosslingual_zoo.pretraining.run", "crosslingual_zoo.finetuning.run"}
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    inside = () if parts[0] in ("bench", "crosslingual_zoo") else ("crosslingual_zoo",)
+    return ".".join((*inside, *parts)).removesuffix(".__init__")
 
 
-MODULES = {module_of(path): path for package in BELOW for path in (ROOT / package).rglob("*.py")}
+def package_of(name: str) -> str:
+    """ "modeling" of `crosslingual_zoo.modeling.encoder`, "crosslingual_zoo" of its own modules."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "crosslingual_zoo" and parts[1] in BELOW else parts[0]
+
+
+MODULES = {module_of(path): path for package in BELOW for path in (ROOT / package).rglob("*.py")}  # follows no links
 
 
 def imports_of(name: str) -> set[str]:
@@ -34,8 +42,9 @@ def imports_of(name: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = name.rpartition(".")[0] if node.level else ""
-            base = ".".join(part for part in (base, node.module) if part)
+            is_package = MODULES[name].name == "__init__.py"
+            folder = name if is_package else name.rpartition(".")[0]
+            base = ".".join(part for part in (folder if node.level else "", node.module) if part)
             found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names}
     return found & MODULES.keys()
 
@@ -46,8 +55,8 @@ IMPORTS = {name: imports_of(name) for name in MODULES}
 @pytest.mark.parametrize("package", BELOW)
 def test_layout_imports_only_from_the_layers_below(package):
     for name, imported in IMPORTS.items():
-        if name.partition(".")[0] == package:
-            others = {other.partition(".")[0] for other in imported} - {package}
+        if package_of(name) == package:
+            others = {package_of(other) for other in imported} - {package}
             assert others <= BELOW[package], f"{name} imports {sorted(others)}"
 
 
@@ -75,8 +84,9 @@ def test_layout_names_an_objective_in_its_own_file_alone():
     for name in OBJECTIVES:
         quoted = {f'"{name}"', f"'{name}'"}
         found = {module for module, path in MODULES.items() if any(text in path.read_text() for text in quoted)}
-        models = ("modeling.modeling_", "modeling.masked_lm", "modeling.denoising_word_alignment", "bench.")
-        own = {module for module in found if not module.startswith(models)}
+        models = ("modeling_", "masked_lm", "denoising_word_alignment")
+        elsewhere = ("bench.", *(f"crosslingual_zoo.modeling.{model}" for model in models))
+        own = {module for module in found if not module.startswith(elsewhere)}
         assert own == {OBJECTIVES[name].__module__}, name
 
 

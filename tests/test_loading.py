@@ -18,7 +18,7 @@ sys.meta_path.insert(0, Slow())
 module, *arguments = sys.argv[1:]
 importlib.import_module(module).main(arguments)
 """
-ALIGN = "finetuning.align.command"
+ALIGN = "crosslingual_zoo.finetuning.align.command"
 PRETRAINING = "--config pretraining/recipes/xlm_align/smoke.yaml"
 
 
@@ -31,16 +31,24 @@ PRETRAINING = "--config pretraining/recipes/xlm_align/smoke.yaml"
         (ALIGN, "score pairs.txt --gold gold.txt --links gold.txt", "the links"),
         (ALIGN, "adapt pairs.txt --output new --model m", "m"),
         (ALIGN, "project a.conll pairs.txt --model m", "m"),
-        ("pretraining.run", f"{PRETRAINING} output_dir=runs/new", "the corpora"),
-        ("pretraining.run", f"{PRETRAINING} output_dir=runs/new --dry_run", "the corpora"),
-        ("pretraining.tools.prepare", PRETRAINING, "the corpora"),
-        ("pretraining.tools.train_tokenizer", f"{PRETRAINING} --output new --vocab_size 99", "the corpora"),
-        ("pretraining.tools.trim_vocabulary", f"{PRETRAINING} model.start_from=m output_dir=new", "m"),
-        ("finetuning.run", "--config finetuning/recipes/xlm_align/sample.yaml model=m", "m"),
-        ("finetuning.run", "--suite sample model=m", "the models"),
-        ("finetuning.tools.label_text", "--model m --languages de --input a.jsonl --output b.jsonl", "m"),
-        ("hub_cards.card", "--model m", "m"),
-        ("hub_cards.sentence_transformer", "--model m --layer 1", "m"),
+        ("crosslingual_zoo.pretraining.run", f"{PRETRAINING} output_dir=runs/new", "the corpora"),
+        ("crosslingual_zoo.pretraining.run", f"{PRETRAINING} output_dir=runs/new --dry_run", "the corpora"),
+        ("crosslingual_zoo.pretraining.tools.prepare", PRETRAINING, "the corpora"),
+        (
+            "crosslingual_zoo.pretraining.tools.train_tokenizer",
+            f"{PRETRAINING} --output new --vocab_size 99",
+            "the corpora",
+        ),
+        ("crosslingual_zoo.pretraining.tools.trim_vocabulary", f"{PRETRAINING} model.start_from=m output_dir=new", "m"),
+        ("crosslingual_zoo.finetuning.run", "--config finetuning/recipes/xlm_align/sample.yaml model=m", "m"),
+        ("crosslingual_zoo.finetuning.run", "--suite sample model=m", "the models"),
+        (
+            "crosslingual_zoo.finetuning.tools.label_text",
+            "--model m --languages de --input a.jsonl --output b.jsonl",
+            "m",
+        ),
+        ("crosslingual_zoo.hub_cards.card", "--model m", "m"),
+        ("crosslingual_zoo.hub_cards.sentence_transformer", "--model m --layer 1", "m"),
     ],
 )
 def test_commands_say_what_they_load(tmp_path, module, arguments, named):

@@ -14,9 +14,9 @@ import torch
 from transformers import PreTrainedModel
 
 import crosslingual_zoo
-from hub_cards import card
+from crosslingual_zoo.hub_cards import card
+from crosslingual_zoo.zoo_core.console import RunBar
 from tests.conftest import PREFIXES, TINY
-from zoo_core.console import RunBar
 
 RUNS = {"pretrain", "finetune", "Results", "read_results", "push"}  # their examples build on a run
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modeling import symmetrization
-from modeling.symmetrization import wide, wide_type
-from pretraining import evaluation, training
-from pretraining.data import tokenized
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Recipe
-from zoo_core import provenance
-from zoo_core.provenance import resident_bytes, run_facts, usable_cores
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.modeling import symmetrization
+from crosslingual_zoo.modeling.symmetrization import wide, wide_type
+from crosslingual_zoo.pretraining import evaluation, training
+from crosslingual_zoo.pretraining.data import tokenized
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.zoo_core import provenance
+from crosslingual_zoo.zoo_core.provenance import resident_bytes, run_facts, usable_cores
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("zoo_core", "modeling", "pretraining", "finetuning", "hub_cards", "crosslingual_zoo", "bench")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from modeling import checkpoints
-from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+from crosslingual_zoo.modeling import checkpoints
+from crosslingual_zoo.modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
 
 CODE = """
 import pathlib
@@ -97,7 +97,7 @@ def test_load_auto_model_of_the_zoo_by_the_installed_code(zoo_model_dir, tmp_pat
     (said,) = notices()
     assert f"modeling_{model_type.partition(' ')[0]}.py" in said
     model, tokenizer = load_auto_model(AutoModelForMaskedLM, str(folder)).eval(), load_tokenizer(str(folder))
-    assert type(model).__module__.startswith("modeling.") and not marker.exists()
+    assert type(model).__module__.startswith("crosslingual_zoo.modeling.") and not marker.exists()
     batch = tokenizer(["The house is small.", "Ein Haus"], padding=True, return_tensors="pt")
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, expected(**batch).logits)
@@ -169,8 +169,11 @@ def test_download_pinned_code_and_weights_are_of_its_revision(stranger, hub):
 
 # ---- every command
 
-ALIGN, TUNE = "finetuning.align.command", "finetuning.run output_dir=run model={model}"
-TRAIN = f"pretraining.run output_dir=run model.type=metaxlm monolingual='{TEXT}' phases='[{PHASE}]'"
+ALIGN, TUNE = (
+    "crosslingual_zoo.finetuning.align.command",
+    "crosslingual_zoo.finetuning.run output_dir=run model={model}",
+)
+TRAIN = f"crosslingual_zoo.pretraining.run output_dir=run model.type=metaxlm monolingual='{TEXT}' phases='[{PHASE}]'"
 COMMANDS = {
     "links": f"{ALIGN} 'A house' 'Ein Haus' --quiet --model {{model}}",
     "links of a file": f"{ALIGN} pairs.txt --quiet --model {{model}}",
@@ -185,9 +188,9 @@ COMMANDS = {
     "a start": f"{TRAIN} model.start_from={{model}}",
     "a model of one language": f"{TRAIN} model.meta_pretrained.path={{model}} tokenizer={{model}}",
     "a teacher": f"{TRAIN} teacher.path={{model}} teacher.language=en tokenizer={{model}} phases.0.objectives.kd={{}}",
-    "supported": "pretraining.plan {model}",
-    "sentence-transformers": "hub_cards.sentence_transformer --model {model}",
-    "labels": "finetuning.tools.label_text --model {model} --languages de --input de.txt --output o.jsonl",
+    "supported": "crosslingual_zoo.pretraining.plan {model}",
+    "sentence-transformers": "crosslingual_zoo.hub_cards.sentence_transformer --model {model}",
+    "labels": "crosslingual_zoo.finetuning.tools.label_text --model {model} --languages de --input de.txt --output o",
 }
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zoo_core.processes import launched_rank
-from zoo_core.provenance import version_line
-from zoo_core.recipes import load_recipe, print_fields
+from crosslingual_zoo.zoo_core.processes import launched_rank
+from crosslingual_zoo.zoo_core.provenance import version_line
+from crosslingual_zoo.zoo_core.recipes import load_recipe, print_fields
 
 RESUME = "resume from the last checkpoint with --resume"
 SAME_COMMAND = "the same command continues the run"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from zoo_core.processes import launched_rank
+from crosslingual_zoo.zoo_core.processes import launched_rank
 
 # One for the bar and the log, so that log lines appear above the bar.
 CONSOLE = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)

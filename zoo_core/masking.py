@@ -5,7 +5,7 @@ Legend: `B` rows, `T` positions, `P` predicted positions of all rows, `F` all po
 
 import numpy as np
 
-from zoo_core.keyed_random import bits_of, scramble_32, uniform_of
+from crosslingual_zoo.zoo_core.keyed_random import bits_of, scramble_32, uniform_of
 
 IGNORED = -100  # label of a position that is not predicted: what cross-entropies of torch skip
 RANDOM_SHARE = 0.1

@@ -29,7 +29,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from typing_extensions import is_typeddict
 
-from zoo_core.provenance import written_aside
+from crosslingual_zoo.zoo_core.provenance import written_aside
 
 TABLE = "paper.yaml"
 FIELD = re.compile(r"\$\{[\w.\[\]-]+\}")  # ${field}

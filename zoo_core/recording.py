@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import disable_progress_bars
 
-from zoo_core.provenance import forget_machine
+from crosslingual_zoo.zoo_core.provenance import forget_machine
 
 NOT_OF_THE_MODEL = ["*.pt", "*.pth", "trainer_state.json"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from zoo_core.processes import from_all, launched_rank
+from crosslingual_zoo.zoo_core.processes import from_all, launched_rank
 
 LOCK = ".zoo-run.lock"  # a name that no other program has
 FAILURE = "failure.txt"  # the traceback of a run that failed among others

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import option, or_installed
+from crosslingual_zoo.zoo_core.recipes import option, or_installed
 
 Rows = Any  # a Dataset, or an IterableDataset if it is streamed; `datasets` takes seconds to import
 FORMATS = ("parquet", "json", "csv", "tsv", "conll", "conllu", "text")

@@ -1,3 +1,3 @@
-from finetuning.align.command import main
+from crosslingual_zoo.finetuning.align.command import main
 
 main()

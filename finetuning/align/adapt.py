@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import (
+from crosslingual_zoo.finetuning.align.common import (
     load_aligner,
     make_parser,
     make_progress,
@@ -25,13 +25,13 @@ from finetuning.align.common import (
     report_running_text,
     with_likely_links,
 )
-from finetuning.align.gold import Gold
-from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import calibration, read_with_gold, score_links
-from zoo_core.console import say_loading
-from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
-from zoo_core.provenance import read_json, write_json
-from zoo_core.run_folders import STEP, remove_own, run_lock
+from crosslingual_zoo.finetuning.align.gold import Gold
+from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
+from crosslingual_zoo.finetuning.align.score import calibration, read_with_gold, score_links
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.processes import Stopped, at_once, held_signals, stop_signals
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
+from crosslingual_zoo.zoo_core.run_folders import STEP, remove_own, run_lock
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
@@ -144,8 +144,8 @@ def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
 
 def check_encoder(model: str, trust_remote_code: bool) -> int:
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
-    from finetuning.models import describe_model
-    from modeling.configuration_encoder import ARCHITECTURES, LOADABLE, longest_input
+    from crosslingual_zoo.finetuning.models import describe_model
+    from crosslingual_zoo.modeling.configuration_encoder import ARCHITECTURES, LOADABLE, longest_input
 
     encoders = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
     _, config, tokenizer, identity = describe_model(model, trust_remote_code=trust_remote_code)
@@ -217,7 +217,7 @@ def fit_calibration(options: Namespace, layer: int, gold: GoldPairs) -> list[flo
 
 def as_row(source: Side, target: Side, split: bool = False) -> dict[str, str]:
     """A pair as pre-training reads it; split: texts as words between spaces, as the aligner splits them."""
-    from modeling.word_tokens import split_words
+    from crosslingual_zoo.modeling.word_tokens import split_words
 
     words = split_words([source, target])[0] if split else [source, target]
     source, target = (side if isinstance(side, str) else " ".join(side) for side in words)
@@ -243,7 +243,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
 
     Raises ValueError with what pre-training refuses.
     """
-    from finetuning.models import find_model
+    from crosslingual_zoo.finetuning.models import find_model
 
     run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
     languages = {"source_language": "source", "target_language": "target"}
@@ -264,7 +264,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
         settings["bitext"] = json.dumps([languages | columns | {"table": {"path": str(work / PAIRS)}}])
         settings["phases.0.objectives.tlm.max_length"] = min(length, LONGEST)
     # -P: a package `modeling` of the user's folder does not hide ours
-    command = [sys.executable, "-P", "-m", "pretraining.run", "--config", recipe]
+    command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     command += ["--resume"] if (run / "recipe.yaml").exists() else []
     root = str(Path(__file__).resolve().parents[2])  # of pretraining, too

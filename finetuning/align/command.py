@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 
-from zoo_core.command_line import fail, user_errors
-from zoo_core.console import CONSOLE
-from zoo_core.processes import launched_rank
+from crosslingual_zoo.zoo_core.command_line import fail, user_errors
+from crosslingual_zoo.zoo_core.console import CONSOLE
+from crosslingual_zoo.zoo_core.processes import launched_rank
 
 COMMANDS = ("adapt", "project", "score")  # each a module of this package; without one of them, links are written
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from finetuning.align.pairs import FORMATS, PairReader
-from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
-from zoo_core.console import CONSOLE
+from crosslingual_zoo.finetuning.align.pairs import FORMATS, PairReader
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
+from crosslingual_zoo.zoo_core.console import CONSOLE
 
 LOWEST = 0.01  # probability; less likely links are no candidates
 # Of the words of raw text, 9 to 32% end in a punctuation mark (25 files in eleven languages: NTREX, Bible, Multi30k,
@@ -66,7 +66,7 @@ def rule_of(options: Namespace) -> dict[str, Any]:
 
     Raises ValueError for an unknown method, and for an option that the method does not have.
     """
-    from modeling.pair_aligner import DEFAULT_METHOD, check_method
+    from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD, check_method
 
     method, layer = PUBLISHED_RULES.get(options.model.partition("@")[0], (DEFAULT_METHOD, None))
     method = options.method or method
@@ -146,11 +146,11 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils import logging
 
-    from finetuning.models import find_model, readable_errors
-    from modeling.checkpoints import check_vocabulary
-    from modeling.word_alignment import WordAligner
-    from zoo_core.processes import main_first
-    from zoo_core.provenance import model_files
+    from crosslingual_zoo.finetuning.models import find_model, readable_errors
+    from crosslingual_zoo.modeling.checkpoints import check_vocabulary
+    from crosslingual_zoo.modeling.word_alignment import WordAligner
+    from crosslingual_zoo.zoo_core.processes import main_first
+    from crosslingual_zoo.zoo_core.provenance import model_files
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of loading; that of a download is shown
@@ -219,7 +219,7 @@ class PairBar:
 
     def after_batch(self) -> None:
         """Moves the bar by a batch, but not over the end of the block, as `WordAligner.align` reads blocks."""
-        from modeling.pair_aligner import BATCHES_PER_CHUNK
+        from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK
 
         task = self.progress.tasks[self.task]
         end = self.known + BATCHES_PER_CHUNK * self.batch_size

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo_core.tables import read_lines
+from crosslingual_zoo.zoo_core.tables import read_lines
 
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
 FOUND_LINK = re.compile(r"(\d+)-(\d+)(?::[\d.]+(?:[eE][-+]?\d+)?)?")

@@ -18,7 +18,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import (
+from crosslingual_zoo.finetuning.align.common import (
     PairBar,
     load_aligner,
     make_parser,
@@ -28,12 +28,19 @@ from finetuning.align.common import (
     rule_of,
     with_likely_links,
 )
-from finetuning.align.page import check_page, write_page
-from finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
-from zoo_core.console import CONSOLE, say_loading
-from zoo_core.processes import from_all, hold_signals, launched_rank, start_processes, stop_if_told, stop_signals
-from zoo_core.provenance import model_fingerprint, read_json, write_json
-from zoo_core.recipes import recipe_differences
+from crosslingual_zoo.finetuning.align.page import check_page, write_page
+from crosslingual_zoo.finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
+from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
+from crosslingual_zoo.zoo_core.processes import (
+    from_all,
+    hold_signals,
+    launched_rank,
+    start_processes,
+    stop_if_told,
+    stop_signals,
+)
+from crosslingual_zoo.zoo_core.provenance import model_fingerprint, read_json, write_json
+from crosslingual_zoo.zoo_core.recipes import recipe_differences
 
 Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
 # of what to do after each batch, rows, and the number of the first row
@@ -83,7 +90,8 @@ A large file is aligned in constant memory. After a crash or Ctrl-C, resume with
 
 Several processes, with one GPU each, can write the same file; any number of processes can resume it:
 
-  accelerate launch --num_processes 8 --module finetuning.align corpus.de corpus.en --output links.txt"""
+  accelerate launch --num_processes 8 --module crosslingual_zoo.finetuning.align \\
+    corpus.de corpus.en --output links.txt"""
 
 
 def read_options(arguments: list[str]) -> Namespace:
@@ -221,7 +229,7 @@ def write_blocks(
     Of a resumed run, `earlier` in the counts are the pairs that were aligned before.
     Raises ValueError as `kept_of`, and if `output` has more pairs than the input, which has `total` if that is known.
     """
-    from modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
+    from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
 
     size = BATCHES_PER_CHUNK * batch_size
     done, place = from_all(lambda: kept_of(output, settings) if settings else (0, 0))[0]
@@ -322,7 +330,7 @@ def kept_of(path: str, settings: dict[str, Any]) -> tuple[int, int]:
 
 def is_finished(options: Namespace, total: int | None) -> bool:
     """Whether a run with the same options and model has written the links of all pairs of the input."""
-    from finetuning.models import find_model
+    from crosslingual_zoo.finetuning.models import find_model
 
     state = read_json(Path(f"{options.output}{STATE_ENDING}"), {})
     finished = state.get("finished")

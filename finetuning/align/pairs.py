@@ -21,9 +21,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-from finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
-from zoo_core.recipes import nearest
-from zoo_core.tables import lines_of, open_input
+from crosslingual_zoo.finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
+from crosslingual_zoo.zoo_core.recipes import nearest
+from crosslingual_zoo.zoo_core.tables import lines_of, open_input
 
 Side = str | list[str]
 Row = tuple[str, ...]  # the raw text of a pair: its line of each file, or its two texts

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.common import (
+from crosslingual_zoo.finetuning.align.common import (
     PairBar,
     load_aligner,
     make_parser,
@@ -20,14 +20,14 @@ from finetuning.align.common import (
     report_running_text,
     rule_of,
 )
-from finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
-from finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
-from finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
-from finetuning.data.rows import BREAKS, text_lists
-from zoo_core.console import CONSOLE, say_loading
-from zoo_core.processes import stop_signals
-from zoo_core.provenance import written_aside
-from zoo_core.tables import Table, load_table, read_lines, require_column
+from crosslingual_zoo.finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
+from crosslingual_zoo.finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
+from crosslingual_zoo.finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
+from crosslingual_zoo.finetuning.data.rows import BREAKS, text_lists
+from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
+from crosslingual_zoo.zoo_core.processes import stop_signals
+from crosslingual_zoo.zoo_core.provenance import written_aside
+from crosslingual_zoo.zoo_core.tables import Table, load_table, read_lines, require_column
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"

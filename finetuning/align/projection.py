@@ -15,7 +15,7 @@ Each target word belongs to one source word, that of its most probable link (of 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from finetuning.data.label_schemes import OUTSIDE, form_of, join_label, to_iob2
+from crosslingual_zoo.finetuning.data.label_schemes import OUTSIDE, form_of, join_label, to_iob2
 
 Link = tuple[int, int]
 

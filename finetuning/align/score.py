@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from finetuning.align.common import (
+from crosslingual_zoo.finetuning.align.common import (
     PairBar,
     load_aligner,
     make_parser,
@@ -16,10 +16,10 @@ from finetuning.align.common import (
     report_running_text,
     rule_of,
 )
-from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
-from finetuning.align.pairs import Side, is_split_further
-from finetuning.metrics import load_metric
-from zoo_core.console import CONSOLE, say_loading
+from crosslingual_zoo.finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
+from crosslingual_zoo.finetuning.align.pairs import Side, is_split_further
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
@@ -94,7 +94,7 @@ def read_with_gold(
 
 def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
     """The numbers of words of both sides of each pair, as the aligner splits them."""
-    from modeling.word_tokens import split_words
+    from crosslingual_zoo.modeling.word_tokens import split_words
 
     lengths = [len(words) for words in split_words(list(chain.from_iterable(pairs)))[0]]
     return list(zip(lengths[::2], lengths[1::2], strict=True))
@@ -157,7 +157,7 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
 
 def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
     """Prints the scores of every layer."""
-    from finetuning.page import print_table
+    from crosslingual_zoo.finetuning.page import print_table
 
     method = aligner.method
     scores = sweep(aligner, pairs, gold, range(aligner.num_layers + 1), {method: aligner.matching})[method]

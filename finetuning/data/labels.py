@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from finetuning.data.rows import Rows
+from crosslingual_zoo.finetuning.data.rows import Rows
 
 # No label, as `datasets` (-1), losses (-100), SNLI's annotators without agreement (-) and CoNLL-U (_) write it
 UNLABELED_ROWS = ("-1", "-100", "-")

@@ -6,10 +6,18 @@ from typing import Any
 import numpy as np
 from datasets import concatenate_datasets
 
-from finetuning.data.rows import Rows, has_text, names_of, read_table, typed_column, unique_ids, whole_file
-from finetuning.data.task_tables import identities
-from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import describe
+from crosslingual_zoo.finetuning.data.rows import (
+    Rows,
+    has_text,
+    names_of,
+    read_table,
+    typed_column,
+    unique_ids,
+    whole_file,
+)
+from crosslingual_zoo.finetuning.data.task_tables import identities
+from crosslingual_zoo.finetuning.tasks.translation.recipe import PairTable
+from crosslingual_zoo.zoo_core.tables import describe
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo_core.recipes import validate
-from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+from crosslingual_zoo.zoo_core.recipes import validate
+from crosslingual_zoo.zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
     import pandas
     from datasets import Dataset
 
-    from finetuning.recipe import LabeledTable
+    from crosslingual_zoo.finetuning.recipe import LabeledTable
 
 BREAKS = re.compile(r"[\t\n\r]")  # they end a column or a line of CoNLL
 CODED = ("source_language", "target_language", "translations")  # fields in which `{language}` is a language's code

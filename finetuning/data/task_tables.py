@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of
+from crosslingual_zoo.finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from finetuning.recipe import Recipe, TaskRecipe, TrainingTable
+    from crosslingual_zoo.finetuning.recipe import Recipe, TaskRecipe, TrainingTable
 
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages

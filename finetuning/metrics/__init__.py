@@ -10,7 +10,7 @@ def load_metric(name: str) -> Any:
     """Loads a metric of this folder."""
     import evaluate
 
-    from zoo_core.processes import main_first
+    from crosslingual_zoo.zoo_core.processes import main_first
 
     with main_first():
         return evaluate.load(str(Path(__file__).parent / name / f"{name}.py"), keep_in_memory=True)

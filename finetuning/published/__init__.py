@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from finetuning.results import AVERAGE
-from zoo_core.recipes import nearest
+from crosslingual_zoo.finetuning.results import AVERAGE
+from crosslingual_zoo.zoo_core.recipes import nearest
 
 PAPERS = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
 # The pooling of XTREME's scripts (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py), which published rows have unless

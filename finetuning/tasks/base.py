@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from finetuning.data.task_tables import Data
-from finetuning.facts import OF_PROTOCOL, lines_of
-from finetuning.models import Start, describe_start
-from finetuning.recipe import TaskRecipe
-from finetuning.results import FORMAT, Results
+from crosslingual_zoo.finetuning.data.task_tables import Data
+from crosslingual_zoo.finetuning.facts import OF_PROTOCOL, lines_of
+from crosslingual_zoo.finetuning.models import Start, describe_start
+from crosslingual_zoo.finetuning.recipe import TaskRecipe
+from crosslingual_zoo.finetuning.results import FORMAT, Results
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]

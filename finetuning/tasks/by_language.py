@@ -13,20 +13,20 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.rows import Rows
-from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
-from finetuning.heads import fit_head, label_names
-from finetuning.models import Start, fine_tuned_on
-from finetuning.progress import say, say_evaluation, shown_progress
-from finetuning.recipe import Recipe
-from finetuning.selection import kept_checkpoint
-from finetuning.tasks.base import Facts, Record, Task, scores_of
-from finetuning.trainer import FineTuningTrainer, Outcome
-from finetuning.training import finish_training, train_seed, training_arguments
-from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
-from modeling.layer_states import check_finite
-from zoo_core.masking import IGNORED
-from zoo_core.processes import main_first
+from crosslingual_zoo.finetuning.data.rows import Rows
+from crosslingual_zoo.finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
+from crosslingual_zoo.finetuning.heads import fit_head, label_names
+from crosslingual_zoo.finetuning.models import Start, fine_tuned_on
+from crosslingual_zoo.finetuning.progress import say, say_evaluation, shown_progress
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.selection import kept_checkpoint
+from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task, scores_of
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer, Outcome
+from crosslingual_zoo.finetuning.training import finish_training, train_seed, training_arguments
+from crosslingual_zoo.modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
+from crosslingual_zoo.modeling.layer_states import check_finite
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.processes import main_first
 
 R = TypeVar("R", bound=Recipe)
 Windows = list[list[dict[str, Any]]]

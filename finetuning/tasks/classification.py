@@ -11,13 +11,19 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from finetuning.data.labels import KEEP_UNLABELED, LabelColumn, label_ids, label_names, refuse_one_label
-from finetuning.data.rows import Rows, named_texts
-from finetuning.data.task_tables import Tables, TaskData, gather, open_tables
-from finetuning.recipe import Recipe
-from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
-from finetuning.trainer import Outcome
-from zoo_core.tables import require_column
+from crosslingual_zoo.finetuning.data.labels import (
+    KEEP_UNLABELED,
+    LabelColumn,
+    label_ids,
+    label_names,
+    refuse_one_label,
+)
+from crosslingual_zoo.finetuning.data.rows import Rows, named_texts
+from crosslingual_zoo.finetuning.data.task_tables import Tables, TaskData, gather, open_tables
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.tasks.by_language import LanguageTask, Windows, both_sides
+from crosslingual_zoo.finetuning.trainer import Outcome
+from crosslingual_zoo.zoo_core.tables import require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 

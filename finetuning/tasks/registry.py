@@ -4,13 +4,13 @@ import argparse
 import pkgutil
 from typing import TYPE_CHECKING
 
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.vectors.recipe import MiningRecipe, RetrievalRecipe, WordAlignmentRecipe
-from zoo_core.recipes import nearest, read_yaml
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import MiningRecipe, RetrievalRecipe, WordAlignmentRecipe
+from crosslingual_zoo.zoo_core.recipes import nearest, read_yaml
 
 if TYPE_CHECKING:
-    from finetuning.tasks.base import Task
+    from crosslingual_zoo.finetuning.tasks.base import Task
 
 
 # the first is the default of a recipe that names no kind

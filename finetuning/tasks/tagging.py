@@ -26,17 +26,30 @@ from datasets import Dataset
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from finetuning.data.label_schemes import OUTSIDE, UNLABELED, form_of, iob2_names, to_iob2
-from finetuning.data.labels import UNLABELED_WORDS, LabelColumn, label_ids, label_names, refuse_one_label
-from finetuning.data.rows import Rows, text_lists
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, gather, open_tables, translation_of
-from finetuning.models import Start
-from finetuning.recipe import TaggingRecipe
-from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
-from finetuning.trainer import Outcome
-from modeling.word_tokens import InputFormat
-from zoo_core.masking import IGNORED
-from zoo_core.tables import require_column
+from crosslingual_zoo.finetuning.data.label_schemes import OUTSIDE, UNLABELED, form_of, iob2_names, to_iob2
+from crosslingual_zoo.finetuning.data.labels import (
+    UNLABELED_WORDS,
+    LabelColumn,
+    label_ids,
+    label_names,
+    refuse_one_label,
+)
+from crosslingual_zoo.finetuning.data.rows import Rows, text_lists
+from crosslingual_zoo.finetuning.data.task_tables import (
+    LABELED_BY,
+    TRANSLATION,
+    TaskData,
+    gather,
+    open_tables,
+    translation_of,
+)
+from crosslingual_zoo.finetuning.models import Start
+from crosslingual_zoo.finetuning.recipe import TaggingRecipe
+from crosslingual_zoo.finetuning.tasks.by_language import LanguageTask, Windows, both_sides
+from crosslingual_zoo.finetuning.trainer import Outcome
+from crosslingual_zoo.modeling.word_tokens import InputFormat
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.tables import require_column
 
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
 

@@ -2,8 +2,8 @@
 
     python finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco-large/model \\
       output_dir=runs/veco/panx_teacher
-    python -m finetuning.tools.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
-      --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
+    python -m crosslingual_zoo.finetuning.tools.label_text --model runs/veco/panx_teacher/seed-1/model \\
+      --languages de fr --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
 
 A translation has another word order, so labels cannot be copied. Instead, a model trained on English (the teacher)
 labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
@@ -19,13 +19,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetuning.data.label_schemes import form_of, to_iob2
-from finetuning.data.rows import text_lists, typed_column
-from finetuning.data.task_tables import LABELED_BY
-from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
-from zoo_core.console import say_loading
-from zoo_core.provenance import write_rows
-from zoo_core.tables import Table, load_table
+from crosslingual_zoo.finetuning.data.label_schemes import form_of, to_iob2
+from crosslingual_zoo.finetuning.data.rows import text_lists, typed_column
+from crosslingual_zoo.finetuning.data.task_tables import LABELED_BY
+from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.provenance import write_rows
+from crosslingual_zoo.zoo_core.tables import Table, load_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -86,8 +86,8 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     from accelerate import PartialState
     from transformers import AutoModelForTokenClassification
 
-    from finetuning.models import describe_model
-    from modeling.checkpoints import load_whole
+    from crosslingual_zoo.finetuning.models import describe_model
+    from crosslingual_zoo.modeling.checkpoints import load_whole
 
     name, trusted = options.model, options.trust_remote_code
     if options.max_length < 8:
@@ -112,7 +112,7 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     import torch
     from datasets import Dataset
 
-    from finetuning.tasks.tagging import windows_of, words_of_sentences
+    from crosslingual_zoo.finetuning.tasks.tagging import windows_of, words_of_sentences
 
     names = model.config.id2label
     form = form_of(names.values(), lambda label: "id2label of the model")

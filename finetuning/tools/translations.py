@@ -1,6 +1,6 @@
 """Converts XTREME's published translations into the JSON lines that recipes read.
 
-    python -m finetuning.tools.translations --input xtreme_translations --output translations
+    python -m crosslingual_zoo.finetuning.tools.translations --input xtreme_translations --output translations
 
 The files are listed as "Translations" at github.com/google-research/xtreme (the storage bucket xtreme_translations).
 Keep their names, and the folders XNLI and PAWSX; you do not need all files. Each becomes a file that is named
@@ -24,9 +24,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import write_rows
-from zoo_core.tables import Table, load_table, read_lines, require_column
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.provenance import write_rows
+from crosslingual_zoo.zoo_core.tables import Table, load_table, read_lines, require_column
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the folder above the file, without punctuation: names of the two texts, and of the labels

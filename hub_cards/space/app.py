@@ -2,7 +2,8 @@
 
     python hub_cards/space/app.py --model runs/xlm_align-smoke/model
 
-This folder is a Space: uploaded with modeling/ in it, it runs there. It needs gradio, torch and transformers.
+This folder is a Space: uploaded with crosslingual_zoo/modeling in it, it runs there. It needs gradio, torch and
+transformers.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent))  # of a checkout: modeling/ lies there
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent))  # of a checkout, with crosslingual_zoo/
 # what is typed here stays here; gradio reads both when it is imported
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["GRADIO_RUN_HISTORY"] = "False"
@@ -30,9 +31,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from modeling.checkpoints import POOLER, download_pinned, fresh_weights, load_auto_model, load_config, load_tokenizer
-from modeling.layer_states import LayerStates, check_finite, default_layer
-from modeling.pipeline_word_alignment import WordAlignmentPipeline
+from crosslingual_zoo.modeling.checkpoints import (
+    POOLER,
+    download_pinned,
+    fresh_weights,
+    load_auto_model,
+    load_config,
+    load_tokenizer,
+)
+from crosslingual_zoo.modeling.layer_states import LayerStates, check_finite, default_layer
+from crosslingual_zoo.modeling.pipeline_word_alignment import WordAlignmentPipeline
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 TASKS = {  # by the end of the class that was saved: what such a model is used for

@@ -13,12 +13,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from pretraining.data.corpora import Corpus
-from pretraining.data.examples import Example, Texts
-from pretraining.data.languages import Languages
-from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
-from pretraining.objectives import Collator
-from pretraining.recipe import Phase, Recipe, is_selected
+from crosslingual_zoo.pretraining.data.corpora import Corpus
+from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.data.languages import Languages
+from crosslingual_zoo.pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
+from crosslingual_zoo.pretraining.objectives import Collator
+from crosslingual_zoo.pretraining.recipe import Phase, Recipe, is_selected
 
 
 @dataclass

@@ -12,11 +12,11 @@ from itertools import cycle
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, cut_pair
-from pretraining.data.languages import corpus_probabilities
-from pretraining.data.sources import Source, held_out_below, open_sources
-from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
-from pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, cut_pair
+from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
+from crosslingual_zoo.pretraining.data.sources import Source, held_out_below, open_sources
+from crosslingual_zoo.pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
+from crosslingual_zoo.pretraining.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zoo_core.keyed_random import keyed_rng
+from crosslingual_zoo.zoo_core.keyed_random import keyed_rng
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,7 +65,7 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
     """Returns token ids without special tokens. The name of one in a text, such as `<mask>`, becomes unknown."""
     texts = [text or "" for text in texts]
     if tokenizer.is_fast:  # a call would make masks and offsets, too, which takes a tenth of the time
-        from modeling.word_tokens import reading_text
+        from crosslingual_zoo.modeling.word_tokens import reading_text
 
         backend = tokenizer.backend_tokenizer
         with reading_text(backend):

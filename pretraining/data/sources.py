@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
-from zoo_core.tables import (
+from crosslingual_zoo.pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
+from crosslingual_zoo.zoo_core.tables import (
     Table,
     columns_of,
     describe,

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from modeling.word_tokens import reading_text
-from pretraining.data.examples import encode_texts
-from pretraining.data.sources import TextColumn, row_key
-from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
-from zoo_core.processes import forks_end_with_this_process
-from zoo_core.provenance import usable_cores
-from zoo_core.tables import get_column
+from crosslingual_zoo.modeling.word_tokens import reading_text
+from crosslingual_zoo.pretraining.data.examples import encode_texts
+from crosslingual_zoo.pretraining.data.sources import TextColumn, row_key
+from crosslingual_zoo.pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
+from crosslingual_zoo.zoo_core.processes import forks_end_with_this_process
+from crosslingual_zoo.zoo_core.provenance import usable_cores
+from crosslingual_zoo.zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers
 READINGS = {

@@ -2,15 +2,15 @@
 
 from typing_extensions import TypedDict
 
-from pretraining.objectives.base import Collator, Objective
-from pretraining.objectives.btmlm import BtmlmCollator
-from pretraining.objectives.ca_mlm import CaMlmPairsCollator, CaMlmSegmentsCollator
-from pretraining.objectives.camlm import CamlmCollator
-from pretraining.objectives.dwa import Dwa
-from pretraining.objectives.kd import Kd
-from pretraining.objectives.links import LinksCollator
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.pretraining.objectives.base import Collator, Objective
+from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator
+from crosslingual_zoo.pretraining.objectives.ca_mlm import CaMlmPairsCollator, CaMlmSegmentsCollator
+from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
+from crosslingual_zoo.pretraining.objectives.dwa import Dwa
+from crosslingual_zoo.pretraining.objectives.kd import Kd
+from crosslingual_zoo.pretraining.objectives.links import LinksCollator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
 
 __all__ = ["OBJECTIVES", "Collator", "Objective", "Objectives"]
 

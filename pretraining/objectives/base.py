@@ -19,12 +19,12 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 from omegaconf import MISSING
 
-from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
-from pretraining.data.languages import Languages
-from pretraining.rows import Rows, as_tensors, inputs_of, lay_out
-from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
-from zoo_core.masking import IGNORED, mask_rows
-from zoo_core.recipes import LARGEST, BatchSize, nearest, option
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
+from crosslingual_zoo.pretraining.data.languages import Languages
+from crosslingual_zoo.pretraining.rows import Rows, as_tensors, inputs_of, lay_out
+from crosslingual_zoo.zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
+from crosslingual_zoo.zoo_core.masking import IGNORED, mask_rows
+from crosslingual_zoo.zoo_core.recipes import LARGEST, BatchSize, nearest, option
 
 # streams of a row's random numbers: which side comes first, the language of its pseudo tokens, DWA's draws, the masks
 # of the two sides if they are masked separately, whether <mask> carries its language
@@ -222,7 +222,7 @@ class Collator(Objective):
             language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
             of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any value: padding is not <mask>
         if self.draws:
-            from modeling.denoising_word_alignment import DRAWS
+            from crosslingual_zoo.modeling.denoising_word_alignment import DRAWS
 
             bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
             of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
-from pretraining.data.languages import target_languages
-from pretraining.objectives.base import SHORTEST, TARGET, Collator
-from pretraining.objectives.camlm import CamlmCollator
-from zoo_core.keyed_random import key_stream, uniform_of
-from zoo_core.recipes import LARGEST, option
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
+from crosslingual_zoo.pretraining.data.languages import target_languages
+from crosslingual_zoo.pretraining.objectives.base import SHORTEST, TARGET, Collator
+from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
+from crosslingual_zoo.zoo_core.keyed_random import key_stream, uniform_of
+from crosslingual_zoo.zoo_core.recipes import LARGEST, option
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,9 @@ class BtmlmCollator(Collator):
         return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B)
 
     def rows(self, sides, keys_B, language_rows_SB):
-        from modeling.attention_masks import btmlm_generation_mask  # with transformers, which takes seconds to import
+        from crosslingual_zoo.modeling.attention_masks import (
+            btmlm_generation_mask,  # with transformers, which takes seconds to import
+        )
 
         fields = super().rows(sides, keys_B, language_rows_SB)
         mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])

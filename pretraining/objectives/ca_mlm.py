@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pretraining.objectives.base import X_MASKS, Y_MASKS, Collator
-from pretraining.rows import SIDES
-from zoo_core.keyed_random import key_stream
-from zoo_core.recipes import option
+from crosslingual_zoo.pretraining.objectives.base import X_MASKS, Y_MASKS, Collator
+from crosslingual_zoo.pretraining.rows import SIDES
+from crosslingual_zoo.zoo_core.keyed_random import key_stream
+from crosslingual_zoo.zoo_core.recipes import option
 
 
 @dataclass(kw_only=True)

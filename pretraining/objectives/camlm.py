@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator
-from pretraining.rows import Rows
-from zoo_core.keyed_random import key_stream, uniform_of
-from zoo_core.masking import IGNORED, mask_rows
+from crosslingual_zoo.pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator
+from crosslingual_zoo.pretraining.rows import Rows
+from crosslingual_zoo.zoo_core.keyed_random import key_stream, uniform_of
+from crosslingual_zoo.zoo_core.masking import IGNORED, mask_rows
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,9 @@ class CamlmCollator(Collator):
         return [list(side) for side in zip(*pairs, strict=True)], codes
 
     def rows(self, sides, keys_B, language_rows_SB):
-        from modeling.attention_masks import camlm_mask  # with transformers, which takes seconds to import
+        from crosslingual_zoo.modeling.attention_masks import (
+            camlm_mask,  # with transformers, which takes seconds to import
+        )
 
         fields = super().rows(sides, keys_B, language_rows_SB)
         predicted_BT = fields["labels"].ne(IGNORED)

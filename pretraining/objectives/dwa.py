@@ -5,8 +5,8 @@ pairs and learns to predict them. The labels and the loss are those of `modeling
 import logging
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Objective
-from pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.pretraining.objectives.base import Objective
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ The teacher reads the masked texts of `mlm` with its own tokenizer and predicts 
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Objective
-from pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.objectives.base import Objective
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 
 
 @dataclass(kw_only=True)

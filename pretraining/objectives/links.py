@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
-from pretraining.objectives.base import Collator
-from pretraining.rows import SIDES, as_tensors, lay_out
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_TEXT, Texts
+from crosslingual_zoo.pretraining.objectives.base import Collator
+from crosslingual_zoo.pretraining.rows import SIDES, as_tensors, lay_out
 
 if TYPE_CHECKING:
-    from modeling.word_tokens import Tokens
+    from crosslingual_zoo.modeling.word_tokens import Tokens
 
 NO_WORD = -1
 LINK = re.compile(r"(\d+)([-p])(\d+)")
@@ -148,7 +148,7 @@ def no_links(texts: list[str | None], tokenizer: Any = None) -> list[list[int]]:
 
 
 def _cut(texts: list[str | None], tokenizer: Any) -> "Tokens":
-    from modeling.word_tokens import cut_into_tokens
+    from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
 
     return cut_into_tokens(tokenizer, [re.findall(r"[^ \t]+", text or "") for text in texts])
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Collator
+from crosslingual_zoo.pretraining.objectives.base import Collator
 
 
 @dataclass(kw_only=True)

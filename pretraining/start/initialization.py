@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling.backbone import honors_block_masks
-from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
-from modeling.configuration_encoder import first_position, longest_input
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Recipe
-from pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
-from pretraining.start.pretrained import Pretrained, listed
-from pretraining.start.vocabulary_matching import Matching
-from zoo_core.recipes import nearest
+from crosslingual_zoo.modeling.backbone import honors_block_masks
+from crosslingual_zoo.modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
+from crosslingual_zoo.modeling.configuration_encoder import first_position, longest_input
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
+from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching
+from crosslingual_zoo.zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
 

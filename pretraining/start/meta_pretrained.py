@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
-from modeling.configuration_encoder import LOADABLE, first_position, longest_input
-from pretraining.recipe import MetaPretrained
-from pretraining.start.pretrained import Pretrained
-from pretraining.start.vocabulary_matching import Matching, match_vocabularies
-from zoo_core.provenance import model_fingerprint
+from crosslingual_zoo.modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
+from crosslingual_zoo.modeling.configuration_encoder import LOADABLE, first_position, longest_input
+from crosslingual_zoo.pretraining.recipe import MetaPretrained
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained
+from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching, match_vocabularies
+from crosslingual_zoo.zoo_core.provenance import model_fingerprint
 
 # fields of a configuration that define the body's computation, and those that every part depends on
 OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")

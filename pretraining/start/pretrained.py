@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from modeling.checkpoints import (
+from crosslingual_zoo.modeling.checkpoints import (
     check_vocabulary,
     download_pinned,
     fresh_weights,
@@ -18,7 +18,7 @@ from modeling.checkpoints import (
     load_config,
     load_tokenizer,
 )
-from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+from crosslingual_zoo.zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.recipe import Dictionary
-from pretraining.start.token_texts import (
+from crosslingual_zoo.pretraining.recipe import Dictionary
+from crosslingual_zoo.pretraining.start.token_texts import (
     Subword,
     Vocabulary,
     fold_case,
@@ -18,8 +18,8 @@ from pretraining.start.token_texts import (
     normalize,
     read_vocabulary,
 )
-from zoo_core.recipes import or_installed
-from zoo_core.tables import read_lines
+from crosslingual_zoo.zoo_core.recipes import or_installed
+from crosslingual_zoo.zoo_core.tables import read_lines
 
 ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
 

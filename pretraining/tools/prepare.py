@@ -1,6 +1,6 @@
 """Tokenize the corpora of a recipe ahead of a run, into the cache of `datasets`.
 
-  python -m pretraining.tools.prepare --config RECIPE.yaml
+  python -m crosslingual_zoo.pretraining.tools.prepare --config RECIPE.yaml
   accelerate launch pretraining/run.py --config RECIPE.yaml
 
 A run does the same when it starts. Use this command to do it on another machine, which has no GPU but shares the folder
@@ -8,10 +8,10 @@ HF_DATASETS_CACHE (default: ~/.cache/huggingface/datasets). If it is interrupted
 finished parts of one, are kept.
 """
 
-from pretraining.recipe import Recipe
-from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.console import say_loading
-from zoo_core.processes import stop_signals
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.zoo_core.command_line import parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.processes import stop_signals
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -20,9 +20,11 @@ def main(argv: list[str] | None = None) -> None:
     with stop_signals("run the same command to continue: finished parts are kept"), user_errors():
         recipe.check()
         say_loading("the corpora")
-        from pretraining.data.corpora import load_corpora  # after --help: the libraries take seconds to import
-        from pretraining.start.initialization import Start
-        from zoo_core.console import quiet_libraries
+        from crosslingual_zoo.pretraining.data.corpora import (
+            load_corpora,  # after --help: the libraries take seconds to import
+        )
+        from crosslingual_zoo.pretraining.start.initialization import Start
+        from crosslingual_zoo.zoo_core.console import quiet_libraries
 
         quiet_libraries()
         for corpus in load_corpora(recipe, Start(recipe).load_tokenizer()):

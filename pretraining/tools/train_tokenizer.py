@@ -1,6 +1,6 @@
 """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
 
-  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+  python -m crosslingual_zoo.pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
 
 Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
 to the folder.
@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from pretraining.recipe import Recipe
-from pretraining.tools import require_empty
-from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.console import say_loading
-from zoo_core.provenance import forget_machine
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tools import require_empty
+from crosslingual_zoo.zoo_core.command_line import parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.provenance import forget_machine
 
 FLAGS = {
     "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},
@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> None:
         recipe.check()
         require_empty(flags.output)
         say_loading("the corpora")
-        from pretraining.data.sources import open_sources, training_texts
-        from zoo_core.console import quiet_libraries
+        from crosslingual_zoo.pretraining.data.sources import open_sources, training_texts
+        from crosslingual_zoo.zoo_core.console import quiet_libraries
 
         quiet_libraries()
         sources = open_sources(recipe.named_corpora(), recipe.hub_root)

@@ -1,6 +1,6 @@
 """Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
 
-  python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
+  python -m crosslingual_zoo.pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
 
 The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
 cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pretraining.recipe import Recipe
-from pretraining.tools import require_empty
-from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.console import say_loading
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tools import require_empty
+from crosslingual_zoo.zoo_core.command_line import parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.console import say_loading
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def trim_model(model: Any, kept_C: np.ndarray) -> Any:
     """Returns a model of the zoo with only the rows of these ids, in their order."""
     import torch
 
-    from pretraining.start.meta_pretrained import SPECIAL_IDS, token_rows
+    from crosslingual_zoo.pretraining.start.meta_pretrained import SPECIAL_IDS, token_rows
 
     new = {int(old): number for number, old in enumerate(kept_C)}
 
@@ -72,10 +72,10 @@ def main(argv: list[str] | None = None) -> None:
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
         say_loading(recipe.model.start_from)
-        from pretraining.checkpoints import save_model_folder
-        from pretraining.data.corpora import load_corpora, tokens_of_text
-        from pretraining.start.initialization import Start
-        from zoo_core.console import quiet_libraries
+        from crosslingual_zoo.pretraining.checkpoints import save_model_folder
+        from crosslingual_zoo.pretraining.data.corpora import load_corpora, tokens_of_text
+        from crosslingual_zoo.pretraining.start.initialization import Start
+        from crosslingual_zoo.zoo_core.console import quiet_libraries
 
         quiet_libraries()
         start = Start(recipe)

@@ -7,8 +7,8 @@ from PIL import Image
 from transformers import AutoModel
 
 from bench.objective_figures import FIGURES, Attention, attention_links, draw, main, read_attention
-from modeling.checkpoints import load_whole
-from pretraining.objectives import OBJECTIVES, Collator
+from crosslingual_zoo.modeling.checkpoints import load_whole
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 
 
 def test_objective_figures_of_every_objective_with_a_collator():

@@ -9,10 +9,10 @@ import pytest
 
 from bench import reproduce
 from bench.reproduce import Claim, Column, Job, Plan, jobs_of
-from finetuning.results import FORMAT
-from finetuning.tasks.registry import KINDS, kind_of
-from pretraining.recipe import Recipe
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.results import FORMAT
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in ("reproduce", "reproduce_full")}
 PLAN = PLANS["reproduce"]

@@ -7,8 +7,8 @@ import torch
 from bench import collators
 from bench import masked_lm_step as mlm
 from bench._common import median_ratio, peak_bytes
-from pretraining.data.examples import Texts
-from pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.data.examples import Texts
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 
 SIZE = mlm.Size(layers=1, hidden=64, vocab=300)
 PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from finetuning import runs, suite
-from finetuning.align.command import COMMANDS
+from crosslingual_zoo.finetuning import runs, suite
+from crosslingual_zoo.finetuning.align.command import COMMANDS
+from crosslingual_zoo.zoo_core import command_line
 from tests.conftest import forget_accelerate
 from tests.documentation.conftest import PAGES, commands_of, read_page
-from zoo_core import command_line
 
 ROOT = Path(__file__).parents[2]
 OTHERS = re.compile(
@@ -42,12 +42,12 @@ def stops(function: Callable) -> Callable:
 def program_of(words: list[str]) -> tuple[str, list[str]]:
     """The module or script of a command, and its arguments; accelerate's own flags are parsed by accelerate."""
     if words[0] == "word-align":
-        return "finetuning.align.command", words[1:]
+        return "crosslingual_zoo.finetuning.align.command", words[1:]
     if words[:2] == ["accelerate", "launch"]:
         from accelerate.commands.launch import launch_command_parser
 
         options = launch_command_parser().parse_args(words[2:])
-        script = "finetuning.align.command" if options.module else options.training_script
+        script = "crosslingual_zoo.finetuning.align.command" if options.module else options.training_script
         return script, options.training_script_args
     assert words[0] == "python"
     return (words[2], words[3:]) if words[1] == "-m" else (words[1], words[2:])

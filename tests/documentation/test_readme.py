@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pretraining.recipe import Recipe as PreTraining
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining.recipe import Recipe as PreTraining
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")  # no commands

@@ -8,7 +8,7 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
-from finetuning.run import main as finetune
+from crosslingual_zoo.finetuning.run import main as finetune
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
 from tests.finetuning.labeled_rows import ANSWERS, WORDS, sentences, write_rows
 from tests.finetuning.plug_in_kinds import questions
@@ -241,7 +241,7 @@ def people_run(people_recipe, tmp_path_factory):
 @pytest.fixture
 def word_align(tiny_model, capsys):
     """word_align(*arguments) -> (stdout, stderr) of the command with the tiny model."""
-    from finetuning.align.command import main
+    from crosslingual_zoo.finetuning.align.command import main
 
     def run(*arguments, model=tiny_model):
         main([*map(str, arguments), "--model", str(model)])
@@ -261,7 +261,7 @@ def aligner(tiny_model):
     """aligner(**options) -> WordAligner of the tiny model."""
     from transformers import AutoModel, AutoTokenizer
 
-    from modeling.word_alignment import WordAligner
+    from crosslingual_zoo.modeling.word_alignment import WordAligner
 
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)

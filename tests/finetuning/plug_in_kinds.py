@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
-from finetuning.tasks.registry import task_of
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 CORPUS = Path(__file__).parents[2] / "sample_corpus"
 PLUG_IN = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"]

@@ -8,9 +8,9 @@ import sys
 
 from safetensors.torch import load_file
 
-from finetuning.models import Start
-from finetuning.tasks.registry import task_of
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.models import Start
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 
 def run_in(processes, program, argument, folder):
@@ -36,7 +36,7 @@ def run_in(processes, program, argument, folder):
 
 RUNS = """
 import json, sys
-from finetuning.run import main
+from crosslingual_zoo.finetuning.run import main
 for arguments in json.loads(sys.argv[1]):
     try:
         main(arguments)

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from finetuning.align import adapt as adaptation
-from finetuning.align.command import main
-from finetuning.align.common import load_aligner
-from finetuning.align.gold import Gold
-from finetuning.align.links import read_options
-from zoo_core.recipes import read_yaml
+from crosslingual_zoo.finetuning.align import adapt as adaptation
+from crosslingual_zoo.finetuning.align.command import main
+from crosslingual_zoo.finetuning.align.common import load_aligner
+from crosslingual_zoo.finetuning.align.gold import Gold
+from crosslingual_zoo.finetuning.align.links import read_options
+from crosslingual_zoo.zoo_core.recipes import read_yaml
 
 TAB = "\t"
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
-from finetuning.align.pairs import PairReader
+from crosslingual_zoo.finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
+from crosslingual_zoo.finetuning.align.pairs import PairReader
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
-from finetuning.align import links as command
-from finetuning.align.links import read_options
+from crosslingual_zoo.finetuning.align import links as command
+from crosslingual_zoo.finetuning.align.links import read_options
 from tests.finetuning.conftest import PAIRS
 from tests.finetuning.tasks import run_in
 
@@ -279,8 +279,8 @@ def test_links_refuses(align_refused, pairs, tmp_path, monkeypatch, arguments, n
 # argv: JSON of the arguments of one command after another, and of the row at which the process gets a signal, if any
 PROGRAM = """
 import json, os, signal, sys
-from finetuning.align import links
-from finetuning.align.command import main
+from crosslingual_zoo.finetuning.align import links
+from crosslingual_zoo.finetuning.align.command import main
 align_block = links.align_block
 def signalled(*given):
     rows, first = given[-2:]

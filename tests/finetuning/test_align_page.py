@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.align.command import main
-from finetuning.align.links import STATE_ENDING
-from finetuning.align.page import MARKER, write_page
-from modeling.word_alignment import WordAlignment
+from crosslingual_zoo.finetuning.align.command import main
+from crosslingual_zoo.finetuning.align.links import STATE_ENDING
+from crosslingual_zoo.finetuning.align.page import MARKER, write_page
+from crosslingual_zoo.modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
 HOUSE = WordAlignment(["the", "house"], ["das", "Haus"], [(0, 0), (1, 1), (1, 0)], [0.95, 0.6, 0.2])
@@ -52,7 +52,7 @@ def test_write_page_makes_no_markup_of_words_and_loads_nothing(write):
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
 def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
-    monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
+    monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
     main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
@@ -114,7 +114,7 @@ def test_write_page_in_a_browser(write, tmp_path, width):
 def test_links_html_says_of_how_many_pairs_it_shows_the_first(
     tiny_model, tmp_path, monkeypatch, capsys, pairs, said, source
 ):
-    monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
+    monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
     file, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     text = "ein Mann ||| a man\n" * pairs
     file.write_text(text)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetuning.align.command import main
-from finetuning.align.score import calibration
+from crosslingual_zoo.finetuning.align.command import main
+from crosslingual_zoo.finetuning.align.score import calibration
 from tests.finetuning.conftest import PAIRS
 
 GOLD = "1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n"  # one link past its sentence

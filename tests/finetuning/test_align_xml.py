@@ -7,8 +7,8 @@ import pytest
 from translate.storage.tmx import tmxfile
 from translate.storage.xliff import Xliff1File
 
-from finetuning.align.pairs import PairReader
-from finetuning.align.xml_pairs import XmlPairs
+from crosslingual_zoo.finetuning.align.pairs import PairReader
+from crosslingual_zoo.finetuning.align.xml_pairs import XmlPairs
 
 
 def read(content, format, languages=None):

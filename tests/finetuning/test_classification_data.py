@@ -6,8 +6,8 @@ import pandas
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from finetuning.recipe import Recipe
-from finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.tasks.registry import task_of
 from tests.finetuning.labeled_rows import write_configs
 from tests.finetuning.tasks import encode, read_alike, recipe_with
 

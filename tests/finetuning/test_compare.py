@@ -1,11 +1,11 @@
 """Runs and suites side by side, from results.json files of which the scores are known."""
 
-from finetuning.compare import main
-from finetuning.page import warnings_of
-from finetuning.results import Results
-from finetuning.suite import Suite, published_of, scores_of
-from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.compare import main
+from crosslingual_zoo.finetuning.page import warnings_of
+from crosslingual_zoo.finetuning.results import Results
+from crosslingual_zoo.finetuning.suite import Suite, published_of, scores_of
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1", "languages": ["en"]}
 TASKS = [{"name": "xnli", "recipe": "r"}, {"name": "xquad", "recipe": "r", "scores": ["f1", "exact_match"]}]

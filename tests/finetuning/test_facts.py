@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from finetuning.facts import in_words, lines_of, training_in_words
-from finetuning.recipe import Training
+from crosslingual_zoo.finetuning.facts import in_words, lines_of, training_in_words
+from crosslingual_zoo.finetuning.recipe import Training
 
 METRIC = {"name": "aer", "module": "aer", "version": "1.0.0", "unit": "percent"}
 SELECTION = {"rule": "source_dev", "data": None, "rows": {"en": 20, "de": 1020}, "selected_steps": [42, 1056]}

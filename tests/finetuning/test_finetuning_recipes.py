@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from finetuning.published import find, languages_of, look_up
-from finetuning.runs import points_of
-from finetuning.tasks.question_answering.task import N_BEST
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from finetuning.tasks.vectors.base import reported_layer
-from finetuning.tasks.vectors.recipe import expanded
-from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
+from crosslingual_zoo.finetuning.published import find, languages_of, look_up
+from crosslingual_zoo.finetuning.runs import points_of
+from crosslingual_zoo.finetuning.tasks.question_answering.task import N_BEST
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.finetuning.tasks.vectors.base import reported_layer
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import expanded
+from crosslingual_zoo.zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"

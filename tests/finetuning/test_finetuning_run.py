@@ -23,20 +23,20 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-import finetuning.training
-from finetuning.models import best_seed
-from finetuning.recipe import Recipe
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.tasks.registry import task_of
-from finetuning.trainer import FineTuningTrainer
-from finetuning.training import complete_checkpoints, finite
+from crosslingual_zoo.finetuning import training
+from crosslingual_zoo.finetuning.models import best_seed
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.training import complete_checkpoints, finite
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe
+from crosslingual_zoo.zoo_core.run_folders import LOCK, run_lock
 from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_compare import made_up
-from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe
-from zoo_core.run_folders import LOCK, run_lock
 
 
 def kill_at(patch, update, calls):
@@ -207,7 +207,7 @@ def test_run_without_enough_memory_names_the_fields_to_lower(error, kind, field,
     def fails(task, resume, command):
         raise error
 
-    monkeypatch.setattr(finetuning.training, "run", fails)
+    monkeypatch.setattr(training, "run", fails)
     *_, last = refused(request.getfixturevalue(kind)).splitlines()
     assert "error: " in last and field in last and "gradient_accumulation_steps" in last and "output_dir" in last
 
@@ -216,7 +216,7 @@ def test_run_keeps_the_traceback_of_other_errors(topics, monkeypatch):
     def fails(task, resume, command):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr(finetuning.training, "run", fails)
+    monkeypatch.setattr(training, "run", fails)
     with pytest.raises(RuntimeError, match="shapes"):
         main(topics)
 
@@ -300,7 +300,9 @@ def test_finite_replaces_what_json_lacks():
 
 
 def test_help_needs_no_torch():
-    code = "import sys, finetuning.run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys, crosslingual_zoo.finetuning.run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -13,13 +13,13 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from finetuning.models import fine_tuned_on
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.models import fine_tuned_on
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import record_of
-from zoo_core.recipes import load_recipe
 
 CLASSES, TAGS = ["no", "unclear", "yes"], ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])

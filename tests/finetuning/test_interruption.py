@@ -9,21 +9,21 @@ import signal
 import pytest
 import torch
 
-from finetuning.recipe import Recipe
-from finetuning.run import main
-from finetuning.tasks.translation.trainer import TranslationTrainer
-from finetuning.trainer import FineTuningTrainer
-from finetuning.training import complete_checkpoints
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.training import complete_checkpoints
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.tasks import record_of, run_in, weights
-from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe, save_recipe
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
 BY_STEPS = ["seeds=[1]", "training.epochs=2", "training.layerwise_decay=0.8"]  # evaluated every two steps
 ONE_SIGNAL = """
 import json, os, signal, sys
-from finetuning.trainer import FineTuningTrainer
-from finetuning.run import main
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.run import main
 train = FineTuningTrainer.training_step
 def signaled(self, *arguments, **options):
     if self.state.global_step == 2 and os.environ["RANK"] == "1":

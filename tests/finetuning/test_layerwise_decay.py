@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
-from finetuning.run import main
-from finetuning.tasks.translation.trainer import TranslationTrainer
-from finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay, layer_scales
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -22,9 +22,11 @@ def build(name, head=HEADS[0], **fields):
     sizes = dict(vocab_size=60, hidden_size=8, num_attention_heads=2, intermediate_size=16, max_position_embeddings=20)
     if name == "ernie_m":
         sizes |= {"languages": ["en", "de", "fr"], "mask_token_id": 49}
-    config_class = getattr(importlib.import_module(f"modeling.configuration_{name}"), f"{MODELS[name]}Config")
+    config_class = getattr(
+        importlib.import_module(f"crosslingual_zoo.modeling.configuration_{name}"), f"{MODELS[name]}Config"
+    )
     config = config_class(**sizes | {"num_labels": 3, "num_hidden_layers": DEPTH} | fields)
-    return getattr(importlib.import_module(f"modeling.modeling_{name}"), MODELS[name] + head)(config)
+    return getattr(importlib.import_module(f"crosslingual_zoo.modeling.modeling_{name}"), MODELS[name] + head)(config)
 
 
 DECAY, DEPTH = 0.8, 12
@@ -90,7 +92,7 @@ def test_create_optimizer_has_the_formulas_rates(name, head, tmp_path):
 )
 def test_layer_scales_of_a_decoder(decoder, indices, tmp_path):
     build("veco", "ForPreTraining").save_pretrained(tmp_path)
-    from modeling.modeling_veco import VecoForConditionalGeneration
+    from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
 
     model = VecoForConditionalGeneration.from_encoder(str(tmp_path), **decoder)
     scales = layer_scales(model, DECAY)
@@ -110,7 +112,7 @@ def test_layer_scales_of_a_decoder(decoder, indices, tmp_path):
 
 @pytest.mark.parametrize("backbone", ["modernbert", "eurobert", "deberta-v2"])
 def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
-    from modeling.modeling_metaxlm import MetaXlmForTokenClassification
+    from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForTokenClassification
 
     model = MetaXlmForTokenClassification.from_pretrained(zoo_model_dir(f"metaxlm on {backbone}"))
     scales, seen = layer_scales(model, DECAY), set()

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from finetuning.metrics import load_metric
-from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
-from finetuning.tasks.tagging import chunk_scores
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
+from crosslingual_zoo.finetuning.tasks.tagging import chunk_scores
 
 SURE, POSSIBLE = [[0, 0], [1, 2]], [[0, 0], [1, 2], [2, 1]]
 GOLD = {"sure": SURE, "possible": POSSIBLE}

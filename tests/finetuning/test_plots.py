@@ -3,9 +3,9 @@
 import pandas
 import pytest
 
-from finetuning.page import draw, write_results
-from finetuning.plots import plot_bars, plot_heat_map, plot_lines
-from finetuning.results import summary
+from crosslingual_zoo.finetuning.page import draw, write_results
+from crosslingual_zoo.finetuning.plots import plot_bars, plot_heat_map, plot_lines
+from crosslingual_zoo.finetuning.results import summary
 from tests.finetuning.test_results import made_up
 
 ONE, TWO = summary([80.0]), summary([80.0, 90.0])

@@ -9,13 +9,13 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from finetuning.recipe import Recipe, TaggingRecipe
-from finetuning.run import main
-from finetuning.tasks.registry import task_of
-from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
+from crosslingual_zoo.finetuning.recipe import Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.plug_in_kinds import KINDS, PLUG_IN, questions, sentences, texts
 from tests.finetuning.tasks import encode, predictions, read_alike, recipe_with, record_of, task_with
-from zoo_core.recipes import load_recipe
 
 ALL = PLUG_IN[:2]
 

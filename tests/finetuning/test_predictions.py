@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from finetuning.recipe import TaggingRecipe
-from finetuning.results import read_results
-from finetuning.run_folder import finish_seed
-from finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.recipe import TaggingRecipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run_folder import finish_seed
+from crosslingual_zoo.finetuning.tasks.registry import task_of
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from transformers import TrainerState
 
-import zoo_core.console
-from finetuning.progress import SeedProgress
-from finetuning.run import main
-from finetuning.tasks.translation.trainer import TranslationTrainer
-from finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.progress import SeedProgress
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.zoo_core import console
 from tests.finetuning.tasks import record_of
 
 
@@ -44,7 +44,7 @@ def test_run_says_a_line_a_log_and_an_evaluation(kind, trainer, request, tmp_pat
 def test_progress_on_a_terminal_has_bars(monkeypatch):
     screen = io.StringIO()
     terminal = {"file": screen, "force_terminal": True, "color_system": None, "highlight": False, "width": 100}
-    monkeypatch.setattr(zoo_core.console, "CONSOLE", Console(**terminal))
+    monkeypatch.setattr(console, "CONSOLE", Console(**terminal))
     progress = SeedProgress(3, "f1")
     state = TrainerState(global_step=0, max_steps=8, num_train_epochs=2)
     with progress.bar:

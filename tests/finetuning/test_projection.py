@@ -6,8 +6,8 @@ import re
 import pytest
 from datasets import Dataset
 
-from finetuning.align import project as command
-from finetuning.align.projection import Span, project, project_spans
+from crosslingual_zoo.finetuning.align import project as command
+from crosslingual_zoo.finetuning.align.projection import Span, project, project_spans
 
 
 def test_project_gives_the_tag_of_the_most_probable_link():

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from finetuning.published import PAPERS, find, load, look_up, row_scores
+from crosslingual_zoo.finetuning.published import PAPERS, find, load, look_up, row_scores
 
 TABLES = [(paper, table) for paper in PAPERS for table in load(paper)["tables"]]
 

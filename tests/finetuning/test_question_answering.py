@@ -11,18 +11,18 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from finetuning.recipe import QuestionAnsweringRecipe
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers
-from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
-from finetuning.tasks.question_answering.task import place
-from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
-from finetuning.tasks.registry import task_of
-from pretraining.tools.train_tokenizer import train_tokenizer
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers
+from crosslingual_zoo.finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
+from crosslingual_zoo.finetuning.tasks.question_answering.task import place
+from crosslingual_zoo.finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.pretraining.tools.train_tokenizer import train_tokenizer
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
 from tests.finetuning.tasks import predictions, recipe_with, record_of
-from zoo_core.recipes import load_recipe
 
 SENTENCES = {
     "en": "The tower was built in 1889 by a company of engineers; it is 330 metres tall.",

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from finetuning.metrics import load_metric
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
-from finetuning.runs import main as runs
-from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
-from finetuning.tasks.question_answering.windows import windowing
-from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging import chunk_scores
-from finetuning.tasks.vectors.word_alignment import score as score_links
-from finetuning.tools.label_text import main as label_text
-from finetuning.tools.translations import main as convert
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.runs import main as runs
+from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
+from crosslingual_zoo.finetuning.tasks.question_answering.windows import windowing
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.tasks.tagging import chunk_scores
+from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import score as score_links
+from crosslingual_zoo.finetuning.tools.label_text import main as label_text
+from crosslingual_zoo.finetuning.tools.translations import main as convert
+from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.labeled_rows import row_of
 from tests.finetuning.tasks import recipe_with
-from zoo_core.recipes import load_recipe, save_recipe
 
 
 @pytest.mark.parametrize(

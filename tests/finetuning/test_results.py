@@ -4,14 +4,14 @@ import csv
 
 import pytest
 
-from finetuning.data.task_tables import table_warnings
-from finetuning.page import score_table, warnings_of, write_results
-from finetuning.recipe import Recipe
-from finetuning.results import load_results, with_deviation
-from finetuning.tasks.base import scores_of
-from finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.data.task_tables import table_warnings
+from crosslingual_zoo.finetuning.page import score_table, warnings_of, write_results
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.results import load_results, with_deviation
+from crosslingual_zoo.finetuning.tasks.base import scores_of
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.test_compare import made_up
-from zoo_core.recipes import load_recipe
 
 RECIPE = ["model=m", "output_dir=o", "task=xnli", "training.learning_rate=1e-5", "train=[{path: a}]"]
 SCORES = {"accuracy": {"en": [80.0, 82.0], "de": [70.0, 74.0], "sw": [60.0, 62.0]}}

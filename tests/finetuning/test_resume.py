@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_finetuning_run import kill_at
 

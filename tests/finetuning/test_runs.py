@@ -9,18 +9,17 @@ import weakref
 import pytest
 import torch
 
-import finetuning.runs
-import finetuning.training
-from finetuning.recipe import Recipe
-from finetuning.results import read_results
-from finetuning.run import main as finetune
-from finetuning.runs import main, run_all
-from finetuning.trainer import FineTuningTrainer
-from finetuning.training import Diverged
+from crosslingual_zoo.finetuning import runs, training
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main as finetune
+from crosslingual_zoo.finetuning.runs import main, run_all
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.training import Diverged
+from crosslingual_zoo.zoo_core.processes import Stopped
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.tasks import Killed, record_of, run_in
-from zoo_core.processes import Stopped
-from zoo_core.provenance import write_json
-from zoo_core.recipes import load_recipe, save_recipe
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
 
@@ -36,13 +35,13 @@ def product(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The folders of the runs that were executed."""
-    run, folders = finetuning.training.run, []
+    run, folders = training.run, []
 
     def counted(task, resume, command):
         folders.append(task.recipe.output_dir.partition("/out/")[2])
         return run(task, resume, command)
 
-    monkeypatch.setattr(finetuning.training, "run", counted)
+    monkeypatch.setattr(training, "run", counted)
     return folders
 
 
@@ -152,7 +151,7 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
             raise found
         return [{"selection_score": found}]
 
-    monkeypatch.setattr(finetuning.training, "run", run)
+    monkeypatch.setattr(training, "run", run)
     finetune([*topics, GRID, "--sweep"])
     best = scores[(1e-3, 1e-2).index(taken)]
     assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]
@@ -168,7 +167,7 @@ def test_sweep_takes_the_lower_loss_of_equal_points(losses, taken, topics, monke
         ran.append(task.recipe.training.learning_rate)
         return [{"selection_score": 50.0, "selection_loss": dev.get(task.recipe.output_dir.rpartition("/")[2])}]
 
-    monkeypatch.setattr(finetuning.training, "run", run)
+    monkeypatch.setattr(training, "run", run)
     finetune([*topics, GRID, "--sweep"])
     assert ran == [1e-3, 1e-2, taken]
 
@@ -203,7 +202,7 @@ def fails_in(monkeypatch):
                 raise error
             return [{"selection_score": 50.0}]
 
-        monkeypatch.setattr(finetuning.training, "run", run)
+        monkeypatch.setattr(training, "run", run)
         return ran
 
     return patch
@@ -243,7 +242,7 @@ def test_run_all_stops_at_an_error_that_a_signal_caused(topics, tmp_path, fails_
     """Another process ended first, for example."""
     recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
     ran = fails_in("one", RuntimeError("Connection closed by peer"))
-    monkeypatch.setattr(finetuning.runs, "received", lambda: signal.SIGTERM)
+    monkeypatch.setattr(runs, "received", lambda: signal.SIGTERM)
     with pytest.raises(RuntimeError):
         run_all(recipes, [])
     assert ran == ["one"]
@@ -251,8 +250,8 @@ def test_run_all_stops_at_an_error_that_a_signal_caused(topics, tmp_path, fails_
 
 ONE_FAILS = """
 import json, os, sys
-from finetuning.trainer import FineTuningTrainer
-from finetuning.run import main
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.finetuning.run import main
 step = FineTuningTrainer.training_step
 def fails(self, *arguments, **options):
     if os.environ["RANK"] == "1":
@@ -286,7 +285,7 @@ def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch)
         models.append(weakref.ref(model))
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(finetuning.training, "run", run)
+    monkeypatch.setattr(training, "run", run)
     assert len(run_all(recipes, [])) == 2 == len(models)
 
 

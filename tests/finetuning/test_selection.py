@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import Trainer
 
-from finetuning.run import main
+from crosslingual_zoo.finetuning.run import main
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_finetuning_run import kill_at
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from finetuning.recipe import Recipe
-from finetuning.tasks.registry import task_of
-from finetuning.tasks.translation import model as translation_model
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.vectors.encoder import SentenceEncoder
-from modeling.checkpoints import load_whole
-from modeling.word_alignment import WordAligner
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.tasks.translation import model as translation_model
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.modeling.checkpoints import load_whole
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 TEXTS = ["A dog.", "The house on the hill is red, and the one next to it is white.", "I read.", "Two men ride to town."]
 

@@ -11,16 +11,16 @@ from accelerate import skip_first_batches
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from finetuning.models import describe_model
-from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.steps import LengthGroups, MicroBatches
-from finetuning.tasks.registry import task_of
-from finetuning.trainer import CountedRows, FineTuningTrainer
+from crosslingual_zoo.finetuning.models import describe_model
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.steps import LengthGroups, MicroBatches
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.trainer import CountedRows, FineTuningTrainer
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import record_of, task_with
-from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
 
 ROWS, SIZE = 50, 12  # 5 steps an epoch, the last one of 2 rows
 LENGTHS = np.random.default_rng(0).integers(5, 60, ROWS).tolist()

@@ -2,12 +2,12 @@
 
 import pytest
 
-from finetuning.results import load_results
-from finetuning.run import main
-from finetuning.suite import SUITES, load_suite, read_recipes
-from finetuning.tasks.vectors.recipe import expanded
-from zoo_core.provenance import write_json
-from zoo_core.run_folders import run_lock
+from crosslingual_zoo.finetuning.results import load_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.suite import SUITES, load_suite, read_recipes
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import expanded
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.run_folders import run_lock
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "selection=last", "max_length=24")
 

@@ -12,15 +12,15 @@ from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.data.label_schemes import form_of, iob2_names, to_iob2
-from finetuning.recipe import TaggingRecipe
-from finetuning.results import read_results
-from finetuning.tasks import tagging
-from finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.data.label_schemes import form_of, iob2_names, to_iob2
+from crosslingual_zoo.finetuning.recipe import TaggingRecipe
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.tasks import tagging
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of
-from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
 
 SPANS = "B-PER I-PER I-PER O B-LOC B-LOC B-PER I-PER".split()
 

@@ -6,9 +6,9 @@ import shutil
 import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.data.label_schemes import to_iob2
-from finetuning.tools.label_text import main as label
-from finetuning.tools.translations import main
+from crosslingual_zoo.finetuning.data.label_schemes import to_iob2
+from crosslingual_zoo.finetuning.tools.label_text import main as label
+from crosslingual_zoo.finetuning.tools.translations import main
 from tests.finetuning.labeled_rows import sentences, write_rows
 
 XNLI = ["They left.\tThey stayed.\tSie gingen.\tSie blieben.\tcontradictory", "a\tb\tä\tß\tneutral"]

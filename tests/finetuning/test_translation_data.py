@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from finetuning.tasks.registry import task_of
-from finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
-from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
-from finetuning.tasks.translation.trainer import saved_steps
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.translation.trainer import saved_steps
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import encode
-from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
 
 TSV = "source_column: a, target_column: b"
 

@@ -8,16 +8,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.tasks.registry import task_of
-from finetuning.tasks.translation.batches import Examples, collate
-from finetuning.tasks.translation.model import average_weights, build_model
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
-from modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, collate
+from crosslingual_zoo.finetuning.tasks.translation.model import average_weights, build_model
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import Killed, encode, predictions, record_of, weights
-from zoo_core.recipes import load_recipe
 
 
 def same(one, other, tolerance=0.0):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from datasets import Dataset
 
-from finetuning.results import read_results
-from finetuning.run import main
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.run_folders import run_lock
 from tests.finetuning.feature_recipes import retrieval
 from tests.finetuning.plug_in_kinds import KINDS
 from tests.finetuning.tasks import main_in, record_of, weights
 from tests.finetuning.test_translation_run import ONE_UPDATE
-from zoo_core.provenance import write_json
-from zoo_core.run_folders import run_lock
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
 RAGGED = ["training.batch_size=12", "training.epochs=3"]

@@ -12,24 +12,24 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.align.gold import read_gold
-from finetuning.align.pairs import PairReader
-from finetuning.metrics import load_metric
-from finetuning.results import read_results
-from finetuning.run import main
-from finetuning.tasks.registry import task_of
-from finetuning.tasks.vectors import retrieval
-from finetuning.tasks.vectors.mining import Pool, divide
-from finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
-from finetuning.tasks.vectors.retrieval import Side
-from finetuning.tasks.vectors.search import mine
-from finetuning.tasks.vectors.word_alignment import position_links, score, sweep
-from modeling.optimal_transport import METHOD_OPTIONS
-from modeling.word_alignment import WordAligner
+from crosslingual_zoo.finetuning.align.gold import read_gold
+from crosslingual_zoo.finetuning.align.pairs import PairReader
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.results import read_results
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.finetuning.tasks.vectors import retrieval
+from crosslingual_zoo.finetuning.tasks.vectors.mining import Pool, divide
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
+from crosslingual_zoo.finetuning.tasks.vectors.retrieval import Side
+from crosslingual_zoo.finetuning.tasks.vectors.search import mine
+from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import position_links, score, sweep
+from crosslingual_zoo.modeling.optimal_transport import METHOD_OPTIONS
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.feature_recipes import FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, write_pools
 from tests.finetuning.labeled_rows import write_configs
 from tests.finetuning.tasks import main_in, predictions
-from zoo_core.recipes import load_recipe
 
 KINDS = {  # metric, methods, evaluated rows, and of the protocol
     "retrieval": ("accuracy", ["mean"], {"de-en": 60, "zh-en": 60}, {"pooling": "mean", "similarity": "cosine"}),

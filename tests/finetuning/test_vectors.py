@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.tasks.vectors import encoder as retrieval_search
-from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.vectors.recipe import POOLINGS
-from finetuning.tasks.vectors.search import mine, nearest_neighbors
+from crosslingual_zoo.finetuning.tasks.vectors import encoder as retrieval_search
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import POOLINGS
+from crosslingual_zoo.finetuning.tasks.vectors.search import mine, nearest_neighbors
 
 TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The train to Berlin leaves at nine."]
 

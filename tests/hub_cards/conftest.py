@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zoo_core.provenance import folder_fingerprint
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def ready_folder(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Cal
     made: dict[tuple[str, str], Path] = {}
 
     def folder_of(model_type: str = "xlm_align", repo: str = "owner/model") -> Path:
-        from hub_cards.card import write_card
+        from crosslingual_zoo.hub_cards.card import write_card
 
         if (model_type, repo) not in made:
             made[model_type, repo] = zoo_model_dir(model_type, copy=True)

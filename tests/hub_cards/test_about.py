@@ -2,8 +2,8 @@
 
 import pytest
 
-from finetuning import published
-from hub_cards.sections import about
+from crosslingual_zoo.finetuning import published
+from crosslingual_zoo.hub_cards.sections import about
 
 
 @pytest.mark.parametrize("model_type", ["ernie_m", "metaxlm", "veco", "xlm_align"])

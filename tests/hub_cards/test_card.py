@@ -13,9 +13,9 @@ from markdown_it import MarkdownIt
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaForSequenceClassification
 
-from hub_cards.card import main, weights_of, write_card
-from hub_cards.record import forget_paths
-from zoo_core.provenance import folder_fingerprint
+from crosslingual_zoo.hub_cards.card import main, weights_of, write_card
+from crosslingual_zoo.hub_cards.record import forget_paths
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint
 
 MANY_ROWS = {"en": 5010, "de": 5010}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from hub_cards import record
-from hub_cards.card import as_written, write_card
+from crosslingual_zoo.hub_cards import record
+from crosslingual_zoo.hub_cards.card import as_written, write_card
 
 EXAMPLES = Path(__file__).parents[2] / "hub_cards" / "examples"
 OF_E5 = {"license": "mit", "base_model": "intfloat/multilingual-e5-small", "base_note": "weights rounded to 4 bits"}

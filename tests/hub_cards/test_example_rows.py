@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from finetuning.run import main
-from hub_cards.card import write_card
-from hub_cards.example_rows import example_rows
+from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.hub_cards.card import write_card
+from crosslingual_zoo.hub_cards.example_rows import example_rows
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 import torch
 import yaml
 
-from finetuning.results import Results
-from finetuning.tasks.vectors.encoder import SentenceEncoder
-from hub_cards.examples import TEMPLATES, uses
-from hub_cards.record import Record
-from hub_cards.sentence_transformer import write_modules
-from modeling.modeling_xlm_align import XlmAlignModel
+from crosslingual_zoo.finetuning.results import Results
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.hub_cards.examples import TEMPLATES, uses
+from crosslingual_zoo.hub_cards.record import Record
+from crosslingual_zoo.hub_cards.sentence_transformer import write_modules
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignModel
 
 NOTHING = Record({}, 0, "a")
 RUN = {"corpora": [{"name": "ru", "languages": ["ru"]}, {"name": "en-ar", "languages": ["en", "ar", "fake"]}]}

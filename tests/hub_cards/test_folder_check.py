@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hub_cards.card import write_card
-from hub_cards.folder_check import check_folder
-from hub_cards.fresh_load import load_folder
-from hub_cards.sentence_transformer import write_modules
+from crosslingual_zoo.hub_cards.card import write_card
+from crosslingual_zoo.hub_cards.folder_check import check_folder
+from crosslingual_zoo.hub_cards.fresh_load import load_folder
+from crosslingual_zoo.hub_cards.sentence_transformer import write_modules
 
 TOKEN = b"hf_" + b"a1B2c3D4e5" * 4
 

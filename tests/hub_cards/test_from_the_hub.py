@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hub_cards import folder_check
-from hub_cards.push import push
+from crosslingual_zoo.hub_cards import folder_check
+from crosslingual_zoo.hub_cards.push import push
 
 pytestmark = pytest.mark.slow
 

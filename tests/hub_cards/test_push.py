@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 from safetensors.torch import load_file
 
-from hub_cards import folder_check, push
-from hub_cards.card import write_card
+from crosslingual_zoo.hub_cards import folder_check, push
+from crosslingual_zoo.hub_cards.card import write_card
 
 REPO = "owner/model"
 pytestmark = pytest.mark.filterwarnings("ignore:No files have been modified:UserWarning")

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from hub_cards import folder_check
-from hub_cards.card import write_card
+from crosslingual_zoo.hub_cards import folder_check
+from crosslingual_zoo.hub_cards.card import write_card
 
 REFUSED = [  # of the folders that the test makes
     ("card --model pickled", "safetensors"),
@@ -42,6 +42,6 @@ def test_commands_of_hub_cards_refuse(command, named, made_up_run, hub, monkeypa
     before = {path: path.is_file() and path.read_bytes() for path in folder.parent.rglob("*")}
     module, *arguments = shlex.split(command)
     with pytest.raises(SystemExit) as stop:
-        importlib.import_module(f"hub_cards.{module}").main(arguments)
+        importlib.import_module(f"crosslingual_zoo.hub_cards.{module}").main(arguments)
     assert stop.value.code == 2 and named in capsys.readouterr().err
     assert hub.requests == [] and before == {path: path.is_file() and path.read_bytes() for path in before}

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.tasks.vectors.encoder import SentenceEncoder
-from hub_cards.sentence_transformer import write_modules
-from zoo_core.provenance import folder_fingerprint
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.hub_cards.sentence_transformer import write_modules
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint
 
 library = pytest.importorskip("sentence_transformers", minversion="6.0", reason="pip install -e '.[dev]' has it")
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
 
-from finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
 
 pytest.importorskip("gradio")
 
@@ -137,10 +137,10 @@ def test_run_head_marks_parts_of_the_text(app, zoo_model_dir):
 
 @pytest.fixture(scope="module")
 def address(zoo_model_dir, tmp_path_factory):
-    """The running page, started from a copy of its folder next to modeling/, with the models m and c."""
+    """The running page, started from a copy of its folder with modeling/ in it, with the models m and c."""
     here = tmp_path_factory.mktemp("space")
     shutil.copytree(SPACE, here, dirs_exist_ok=True)
-    shutil.copytree(SPACE.parents[1] / "modeling", here / "modeling")
+    shutil.copytree(SPACE.parents[1] / "modeling", here / "crosslingual_zoo" / "modeling")
     shutil.copytree(zoo_model_dir("xlm_align"), here / "m")
     shutil.copytree(zoo_model_dir("metaxlm", "ForSequenceClassification"), here / "c")
     environment = {name: of for name, of in os.environ.items() if not name.startswith(("GRADIO_", "ZOO_", "PYTHON"))}

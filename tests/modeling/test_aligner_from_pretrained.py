@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from modeling import MODEL_TYPES
-from modeling.checkpoints import load_whole
-from modeling.configuration_encoder import LOADABLE
-from modeling.layer_states import default_layer
-from modeling.word_alignment import WordAligner
+from crosslingual_zoo.modeling import MODEL_TYPES
+from crosslingual_zoo.modeling.checkpoints import load_whole
+from crosslingual_zoo.modeling.configuration_encoder import LOADABLE
+from crosslingual_zoo.modeling.layer_states import default_layer
+from crosslingual_zoo.modeling.word_alignment import WordAligner
 
 PAIRS = [("the house is small", "das Haus ist klein"), (["a", "garden"], ["ein", "Garten"]), ("", "nichts")]
 TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modeling.configuration_encoder import HEADS
+from crosslingual_zoo.modeling.configuration_encoder import HEADS
 from tests.modeling.tiny import PREFIXES
 
 MODELS = [*PREFIXES, "xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2"]
@@ -55,7 +55,8 @@ def test_auto_classes_load_every_head(model_type, zoo_model_dir, fresh_process):
 
 IMPORT = """
 import sys
-import torch, modeling.modeling_veco, modeling.modeling_ernie_m, modeling.modeling_xlm_align, modeling.modeling_metaxlm
+import torch
+from crosslingual_zoo.modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align
 from transformers import CONFIG_MAPPING
 torch.save({"veco", "xlm_align", "metaxlm", "ernie_m"} & set(CONFIG_MAPPING), sys.argv[1])
 """

@@ -8,14 +8,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForPreTraining
 
-from modeling.attention_masks import btmlm_generation_mask, camlm_mask
-from modeling.backbone import honors_block_masks
-from modeling.configuration_ernie_m import ErnieMConfig
-from modeling.configuration_veco import VecoConfig
-from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.modeling_ernie_m import ErnieMForPreTraining
-from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
+from crosslingual_zoo.modeling.attention_masks import btmlm_generation_mask, camlm_mask
+from crosslingual_zoo.modeling.backbone import honors_block_masks
+from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig
+from crosslingual_zoo.modeling.configuration_xlm_align import XlmAlignConfig
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForMaskedLM, XlmAlignForPreTraining, XlmAlignModel
 from tests.architectures import ARCHITECTURES
 from tests.modeling.tiny import MASK, PAD, batch_of, gradients, made, pair_row
 

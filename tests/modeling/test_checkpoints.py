@@ -10,10 +10,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from modeling.checkpoints import fresh_weights, load_whole
-from modeling.modeling_ernie_m import ErnieMForPreTraining
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
-from modeling.modeling_xlm_align import XlmAlignForPreTraining
+from crosslingual_zoo.modeling.checkpoints import fresh_weights, load_whole
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration, VecoForPreTraining
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining
 from tests.architectures import ARCHITECTURES
 
 SHAPE = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
@@ -90,9 +90,11 @@ def test_fresh_weights_names_layers_that_the_configuration_does_not_count(tmp_pa
     config = json.loads((tmp_path / "config.json").read_text())
     assert not load(XlmAlignForPreTraining, tmp_path) and not caplog.records
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    caplog.set_level("WARNING", logger="modeling.checkpoints")
+    caplog.set_level("WARNING", logger="crosslingual_zoo.modeling.checkpoints")
     load(XlmAlignForPreTraining, tmp_path)
-    assert any("layer.1." in r.getMessage() for r in caplog.records if r.name == "modeling.checkpoints")
+    assert any(
+        "layer.1." in r.getMessage() for r in caplog.records if r.name == "crosslingual_zoo.modeling.checkpoints"
+    )
 
 
 @pytest.mark.parametrize("name", ["compiled", "a layer less"])

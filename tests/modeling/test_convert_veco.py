@@ -21,8 +21,13 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from modeling.convert import NEVER, convert_veco, main
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoForPreTraining, VecoModel
+from crosslingual_zoo.modeling.convert import NEVER, convert_veco, main
+from crosslingual_zoo.modeling.modeling_veco import (
+    VecoForConditionalGeneration,
+    VecoForMaskedLM,
+    VecoForPreTraining,
+    VecoModel,
+)
 from tests.modeling.tiny import far_from_initial
 
 TOKENS = 2000  # of the sample tokenizer

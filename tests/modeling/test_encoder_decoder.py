@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
 
-from modeling.configuration_veco import VecoConfig
-from modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, made, sources, targets
 
 
@@ -56,7 +56,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_encoder_of_every_kind_of_folder_says_what_is_fresh(kind, tmp_path, caplog):
     state = saved_encoder(kind, tmp_path / "encoder")
-    with caplog.at_level(logging.INFO, "modeling.encoder_decoder"):
+    with caplog.at_level(logging.INFO, "crosslingual_zoo.modeling.encoder_decoder"):
         model = translation(tmp_path / "encoder")
     fresh = KINDS[kind]
     assert all((what in caplog.text) == (what in fresh) for what in ("crossattention", "lm_head"))

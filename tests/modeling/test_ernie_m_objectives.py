@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.attention_masks import btmlm_generation_mask, camlm_mask
+from crosslingual_zoo.modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from tests.modeling.tiny import LAYOUTS, MASK, PAD, batch_of, gradients, made, pair_row, places_of
 
 LANGUAGES = dict(mask_token_id=MASK, languages=["en", "de", "zh"])

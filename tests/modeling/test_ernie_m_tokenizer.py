@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from modeling.checkpoints import load_tokenizer
-from modeling.tokenization_ernie_m import ErnieMTokenizer
+from crosslingual_zoo.modeling.checkpoints import load_tokenizer
+from crosslingual_zoo.modeling.tokenization_ernie_m import ErnieMTokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import utils as generation_utils
 
-from modeling.configuration_veco import VecoConfig
-from modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import SIZES, sources, targets
 
 

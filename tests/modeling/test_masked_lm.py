@@ -7,10 +7,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from modeling import masked_lm
-from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.masked_lm import linear_cross_entropy
-from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
+from crosslingual_zoo.modeling import masked_lm
+from crosslingual_zoo.modeling.configuration_metaxlm import MetaXlmConfig
+from crosslingual_zoo.modeling.masked_lm import linear_cross_entropy
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
 from tests.modeling.tiny import SIZES, batch_of, pair_row
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.masked_lm import ForPreTraining
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining
 from tests.modeling.tiny import batch_of, gradients, made, pair_row
 
 TOKENS = [4, 9, 17, 18, 33, 52]

@@ -6,8 +6,14 @@ import pytest
 import torch
 from simalign import SentenceAligner
 
-from modeling.optimal_transport import METHODS, align, settle_one_token_sides, sinkhorn
-from modeling.symmetrization import RULES, argmax_links, grow_diag_final_and, itermax_links, softmax_links
+from crosslingual_zoo.modeling.optimal_transport import METHODS, align, settle_one_token_sides, sinkhorn
+from crosslingual_zoo.modeling.symmetrization import (
+    RULES,
+    argmax_links,
+    grow_diag_final_and,
+    itermax_links,
+    softmax_links,
+)
 from tests.modeling.tiny import VECTOR_SIZE as HIDDEN
 from tests.modeling.tiny import cells, ragged, whole
 

@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling.modeling_veco import VecoForQuestionAnswering, VecoForSequenceClassification, VecoForTokenClassification
+from crosslingual_zoo.modeling.modeling_veco import (
+    VecoForQuestionAnswering,
+    VecoForSequenceClassification,
+    VecoForTokenClassification,
+)
 from tests.modeling.tiny import batch_of, made, pair_row
 
 TINY = dict(num_hidden_layers=2, num_labels=3)

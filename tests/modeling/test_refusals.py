@@ -4,10 +4,10 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from modeling.attention_masks import prepare_attention_mask
-from modeling.configuration_veco import VecoConfig
-from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.optimal_transport import align, itermax_links, sinkhorn
+from crosslingual_zoo.modeling.attention_masks import prepare_attention_mask
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig
+from crosslingual_zoo.modeling.configuration_xlm_align import XlmAlignConfig
+from crosslingual_zoo.modeling.optimal_transport import align, itermax_links, sinkhorn
 from tests.modeling.tiny import MASK, SIZES, batch_of, made, pair_row, sources, targets, whole
 
 

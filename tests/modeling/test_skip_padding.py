@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from modeling.attention_masks import Packing, btmlm_generation_mask, camlm_mask
-from modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.modeling.attention_masks import Packing, btmlm_generation_mask, camlm_mask
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
 
 PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # tokens of both sides

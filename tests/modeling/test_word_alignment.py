@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-import modeling.pair_aligner
-from modeling.optimal_transport import METHODS
-from modeling.word_alignment import WordAligner
-from modeling.word_tokens import cut_into_tokens
+from crosslingual_zoo.modeling import pair_aligner
+from crosslingual_zoo.modeling.optimal_transport import METHODS
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
 from tests.modeling.tiny import PREFIXES, made
 
 MEANINGS = 200  # of the hand-made language
@@ -246,7 +246,7 @@ def test_word_aligner_a_word_longer_than_the_positions(tokenizer):
 
 
 def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkeypatch):
-    monkeypatch.setattr(modeling.pair_aligner, "BATCHES_PER_CHUNK", 3)
+    monkeypatch.setattr(pair_aligner, "BATCHES_PER_CHUNK", 3)
     numbers = itertools.count()
     endless = ((words("s", number, number + 1), words("t", number, number + 1)) for number in numbers)
     aligner = WordAligner(Knowing(), tokenizer, "mutual", layer=1, batch_size=2)

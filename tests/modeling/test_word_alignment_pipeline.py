@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining, XlmAlignModel
-from modeling.pipeline_word_alignment import WordAlignmentPipeline
-from modeling.word_alignment import WordAligner
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining, XlmAlignModel
+from crosslingual_zoo.modeling.pipeline_word_alignment import WordAlignmentPipeline
+from crosslingual_zoo.modeling.word_alignment import WordAligner
 
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 PAIRS = [

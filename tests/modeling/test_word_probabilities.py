@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from modeling.optimal_transport import align
-from modeling.word_probabilities import context_logits, word_probabilities, word_shares
+from crosslingual_zoo.modeling.optimal_transport import align
+from crosslingual_zoo.modeling.word_probabilities import context_logits, word_probabilities, word_shares
 from tests.modeling.tiny import VECTOR_SIZE as HIDDEN
 from tests.modeling.tiny import ragged, whole
 

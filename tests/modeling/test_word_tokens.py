@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from modeling.pair_aligner import is_decided_here
-from modeling.word_alignment import WordAligner
-from modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
+from crosslingual_zoo.modeling.pair_aligner import is_decided_here
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
 
 TEXTS = ["We do not believe that", "x", "is't so, (1998)? Ünï code"]
 

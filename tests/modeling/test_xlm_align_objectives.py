@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from modeling.denoising_word_alignment import DRAWS, labeled_queries
-from modeling.masked_lm import ForPreTraining
-from modeling.modeling_xlm_align import XlmAlignForPreTraining
-from modeling.optimal_transport import align
+from crosslingual_zoo.modeling.denoising_word_alignment import DRAWS, labeled_queries
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining
+from crosslingual_zoo.modeling.optimal_transport import align
 from tests.modeling.tiny import LAYOUTS, batch_of, gradients, made, pair_row
 
 

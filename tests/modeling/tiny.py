@@ -17,7 +17,9 @@ PADDING = {"input_ids": PAD, "labels": -100, "segment_ids": -1, "special_tokens_
 
 def class_of(model_type, head="ForPreTraining"):
     """The class of a model type and a head, such as `Model` or `ForMaskedLM`."""
-    return getattr(importlib.import_module(f"modeling.modeling_{model_type}"), PREFIXES[model_type] + head)
+    return getattr(
+        importlib.import_module(f"crosslingual_zoo.modeling.modeling_{model_type}"), PREFIXES[model_type] + head
+    )
 
 
 def far_from_initial(model, scale=0.15):

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 
-from pretraining import run, tracking
-from pretraining.checkpoints import checkpoints_of
-from pretraining.recipe import Recipe
-from pretraining.tracking import read_events
+from crosslingual_zoo.pretraining import run, tracking
+from crosslingual_zoo.pretraining.checkpoints import checkpoints_of
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.conftest import forget_accelerate
 from tests.pretraining import forked
-from zoo_core.recipes import load_recipe
 
 
 class Files:

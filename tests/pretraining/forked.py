@@ -8,8 +8,8 @@ import warnings
 
 from transformers import XLMRobertaTokenizer  # noqa: F401
 
-from modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align  # noqa: F401
-from pretraining import run, tracking, training  # noqa: F401
+from crosslingual_zoo.modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align  # noqa: F401
+from crosslingual_zoo.pretraining import run, tracking, training  # noqa: F401
 
 
 def start(arguments: list[str], environment: dict[str, str], log: str, fault: str) -> None:

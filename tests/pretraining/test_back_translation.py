@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
-from pretraining.data.examples import Example, Texts
-from pretraining.data.languages import Languages
-from pretraining.objectives.btmlm import BtmlmCollator, length_of_text, pseudo_count
-from pretraining.objectives.camlm import CamlmCollator
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.objectives.tlm import TlmCollator
-from pretraining.recipe import Recipe
-from pretraining.tracking import read_events
-from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.data.languages import Languages
+from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator, length_of_text, pseudo_count
+from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 CORPORA = [
     SimpleNamespace(name="en", languages=["en"], size=100, kind="monolingual"),

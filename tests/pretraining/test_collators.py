@@ -12,18 +12,18 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
 from bench.masked_lm_step import made_up_tokenizer
-from modeling.configuration_ernie_m import ErnieMConfig
-from modeling.modeling_ernie_m import ErnieMForPreTraining
-from pretraining.data.examples import Example, Texts, cut_pair, encode_texts, random_window
-from pretraining.data.languages import Languages
-from pretraining.objectives import OBJECTIVES, Collator
-from pretraining.objectives.btmlm import BtmlmCollator
-from pretraining.objectives.ca_mlm import CaMlmPairsCollator
-from pretraining.objectives.camlm import CamlmCollator
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.objectives.tlm import TlmCollator
-from pretraining.rows import inputs_of, lay_out
-from zoo_core.masking import IGNORED
+from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig
+from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining
+from crosslingual_zoo.pretraining.data.examples import Example, Texts, cut_pair, encode_texts, random_window
+from crosslingual_zoo.pretraining.data.languages import Languages
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
+from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator
+from crosslingual_zoo.pretraining.objectives.ca_mlm import CaMlmPairsCollator
+from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.pretraining.rows import inputs_of, lay_out
+from crosslingual_zoo.zoo_core.masking import IGNORED
 
 COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}

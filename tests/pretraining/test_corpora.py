@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import load_corpora, tokens_of_text, unigram_entropy
-from pretraining.data.examples import Example, cut_pair, encode_texts
+from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
+from crosslingual_zoo.pretraining.data.corpora import load_corpora, tokens_of_text, unigram_entropy
+from crosslingual_zoo.pretraining.data.examples import Example, cut_pair, encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

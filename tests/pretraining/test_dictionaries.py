@@ -1,7 +1,7 @@
 """Bilingual dictionaries: the format, the order of the sides, and skipped lines."""
 
-from pretraining.recipe import Dictionary
-from pretraining.start.vocabulary_matching import read_dictionary
+from crosslingual_zoo.pretraining.recipe import Dictionary
+from crosslingual_zoo.pretraining.start.vocabulary_matching import read_dictionary
 
 
 def test_read_dictionary_skips_what_is_no_pair_of_words(files):

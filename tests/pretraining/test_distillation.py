@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
-from modeling.modeling_metaxlm import MetaXlmForPreTraining
-from pretraining.data.examples import Example, Texts, encode_texts
-from pretraining.objectives.kd import Kd
-from pretraining.objectives.mlm import MlmCollator
-from pretraining.recipe import Teacher
-from pretraining.start.teacher import TeacherModel, text_of, words_of_text
-from pretraining.start.token_texts import Subword
-from pretraining.tracking import read_events
+from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
+from crosslingual_zoo.pretraining.data.examples import Example, Texts, encode_texts
+from crosslingual_zoo.pretraining.objectives.kd import Kd
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.pretraining.recipe import Teacher
+from crosslingual_zoo.pretraining.start.teacher import TeacherModel, text_of, words_of_text
+from crosslingual_zoo.pretraining.start.token_texts import Subword
+from crosslingual_zoo.pretraining.tracking import read_events
 
 TEXTS = [
     "On the way, the train was late and we were not in the house.",

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretraining.checkpoints import checkpoints_of, newest_checkpoint
-from pretraining.tracking import read_events
+from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, newest_checkpoint
+from crosslingual_zoo.pretraining.tracking import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +62,8 @@ def told(event):
 # too, no signal comes too late.
 HOLD = f"""
 import os, time
-from pretraining import training
-from zoo_core import processes
+from crosslingual_zoo.pretraining import training
+from crosslingual_zoo.zoo_core import processes
 step = training.Training._step
 def held(self, *counts):
     while self.phase_step == {STEPS} - 2 and not processes.received() and not os.path.exists({{gate!r}}):
@@ -73,7 +73,7 @@ training.Training._step = held
 """
 SIGNAL_IN = """
 import os, signal
-from pretraining import {module} as module
+from crosslingual_zoo.pretraining import {module} as module
 original = module.{name}
 def signalled(*arguments, **keywords):
     for _ in range({times}):
@@ -83,7 +83,7 @@ module.{name} = signalled
 """
 # In micro-batch `at`, the loss (`loss`), or the gradient alone, is not finite.
 POISON = """
-from pretraining import training
+from crosslingual_zoo.pretraining import training
 build, calls = training.Start.build_model, 0
 def poisoned(*arguments):
     model = build(*arguments)
@@ -104,14 +104,14 @@ def poisoned(*arguments):
 training.Start.build_model = poisoned
 """
 UNEXPECTED = """
-from pretraining import training
+from crosslingual_zoo.pretraining import training
 def broken(self, *counts):
     raise RuntimeError("out of memory")
 training.Training._step = broken
 """
 # The `at`-th batch that a process makes cannot be read.
 GONE = """
-from pretraining.data import batches
+from crosslingual_zoo.pretraining.data import batches
 made, really = 0, batches.MaskedExamples.__getitem__
 def gone(self, draws):
     global made
@@ -239,7 +239,7 @@ def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file
     """Runs the command of the documentation, with two processes on a CPU."""
     driver, log, root = tmp_path / "driver.py", tmp_path / "launched.txt", str(pytestconfig.rootpath)
     fault = HOLD.format(gate=str(tmp_path / "gate"))
-    driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
+    driver.write_text(f"import sys\nfrom crosslingual_zoo.pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
     config = "--config_file pretraining/accelerate/ddp.yaml --num_processes 2 --main_process_port 0"
     command = [sys.executable, "-m", "accelerate.commands.launch", *config.split(), str(driver)]
     command += ["--config", str(recipe_file), f"output_dir={folder}", *WITHOUT_DROPOUT, "save_every_steps=0"]

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
-from pretraining.checkpoints import open_run_folder, start_run_folder
-from pretraining.recipe import Recipe
-from pretraining.tracking import read_events
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining.checkpoints import open_run_folder, start_run_folder
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 OBJECTIVES = {
     "mlm": {"batch_size": 8, "max_length": 40},

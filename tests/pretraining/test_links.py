@@ -8,13 +8,13 @@ import torch
 from accelerate import Accelerator
 from torch.nn.functional import binary_cross_entropy
 
-from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.modeling_xlm_align import XlmAlignForPreTraining
-from modeling.word_alignment import WordAligner
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
-from pretraining.objectives.links import LinksCollator
-from pretraining.objectives.mlm import MlmCollator
+from crosslingual_zoo.modeling.configuration_xlm_align import XlmAlignConfig
+from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.objectives.links import LinksCollator
+from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
 

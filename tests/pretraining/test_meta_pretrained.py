@@ -14,9 +14,17 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from modeling.backbone import ARCHITECTURES
-from pretraining.start.initialization import Start
-from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, SPECIAL_IDS, TOKEN_TYPES, WORDS
+from crosslingual_zoo.modeling.backbone import ARCHITECTURES
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.start.meta_pretrained import (
+    BODY,
+    EMBEDDINGS,
+    HEAD,
+    POSITIONS,
+    SPECIAL_IDS,
+    TOKEN_TYPES,
+    WORDS,
+)
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretraining.recipe import Recipe, scheduled_together
-from pretraining.start.initialization import model_class
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining.recipe import Recipe, scheduled_together
+from crosslingual_zoo.pretraining.start.initialization import model_class
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "pretraining" / "recipes"
 LANGUAGES_AND_PAIRS = {

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretraining import costs as costs_module
-from pretraining import plan
-from pretraining.costs import measure, part_of_step, span, state_bytes, tokens_of
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Recipe
-from pretraining.tracking import read_events
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining import costs as costs_module
+from crosslingual_zoo.pretraining import plan
+from crosslingual_zoo.pretraining.costs import measure, part_of_step, span, state_bytes, tokens_of
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 MLM = {"batch_size": 8, "max_length": 64}
 PHASES = (

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from pretraining.checkpoints import newest_checkpoint
-from pretraining.tracking import read_events
+from crosslingual_zoo.pretraining.checkpoints import newest_checkpoint
+from crosslingual_zoo.pretraining.tracking import read_events
 
 pytestmark = pytest.mark.slow
 

@@ -3,10 +3,10 @@ import collections
 import numpy as np
 import pytest
 
-from pretraining.data.languages import sampling_probabilities
-from pretraining.data.sampling import ObjectivePlan, UpdateSampler, corpus_probabilities
-from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.data.languages import sampling_probabilities
+from crosslingual_zoo.pretraining.data.sampling import ObjectivePlan, UpdateSampler, corpus_probabilities
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.recipe import Phase
 
 
 class Counted:

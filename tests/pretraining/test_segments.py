@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pretraining.data.corpora import load_corpora
-from pretraining.data.examples import encode_texts
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.examples import encode_texts
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pretraining.data.examples import Example, Texts
-from pretraining.objectives.tlm import TlmCollator
-from pretraining.tracking import read_events
+from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
+from crosslingual_zoo.pretraining.tracking import read_events
 
 
 def test_dwa_has_no_rows_of_its_own_and_leaves_tlm_s_as_they_are(sample_tokenizer):

@@ -1,10 +1,10 @@
 import pytest
 
-from pretraining.data.corpora import load_corpora
-from pretraining.data.examples import encode_texts
-from pretraining.data.sources import open_sources, row_key, training_texts
-from pretraining.recipe import Phase
-from zoo_core.tables import Table, load_table
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.examples import encode_texts
+from crosslingual_zoo.pretraining.data.sources import open_sources, row_key, training_texts
+from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}
 TLM = {"tlm": {"batch_size": 8, "max_length": 64}}

@@ -12,14 +12,14 @@ from pathlib import Path
 import datasets
 import pytest
 
-from pretraining.checkpoints import check_same_data, data_facts
-from pretraining.data import sources, tokenized
-from pretraining.data.corpora import load_corpora
-from pretraining.data.examples import encode_texts
-from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
-from pretraining.tools import prepare
-from zoo_core.provenance import write_json
+from crosslingual_zoo.pretraining.checkpoints import check_same_data, data_facts
+from crosslingual_zoo.pretraining.data import sources, tokenized
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.examples import encode_texts
+from crosslingual_zoo.pretraining.data.sources import open_sources
+from crosslingual_zoo.pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
+from crosslingual_zoo.pretraining.tools import prepare
+from crosslingual_zoo.zoo_core.provenance import write_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -144,8 +144,8 @@ def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_
 # argv: a recipe of more rows than one process tokenizes; the first one kills the main process
 KILLED = """
 import os, signal, sys, time
-from pretraining.data import tokenized
-from pretraining.tools import prepare
+from crosslingual_zoo.pretraining.data import tokenized
+from crosslingual_zoo.pretraining.tools import prepare
 tokenized.ROWS_OF_PROCESS = 20
 tokenized.usable_cores = lambda: 3
 main_process = os.getpid()

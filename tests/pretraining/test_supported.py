@@ -1,16 +1,16 @@
-"""`python -m pretraining.plan` and a dry run: their tables agree with training."""
+"""`python -m crosslingual_zoo.pretraining.plan` and a dry run: their tables agree with training."""
 
 import pytest
 import torch
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from modeling import MODEL_TYPES
-from pretraining import plan
-from pretraining.data import sampling
-from pretraining.data.languages import corpus_probabilities
-from pretraining.plan import objectives_of
-from pretraining.start.pretrained import Pretrained
+from crosslingual_zoo.modeling import MODEL_TYPES
+from crosslingual_zoo.pretraining import plan
+from crosslingual_zoo.pretraining.data import sampling
+from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
+from crosslingual_zoo.pretraining.plan import objectives_of
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained
 
 
 @pytest.mark.parametrize(

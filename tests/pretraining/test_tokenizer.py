@@ -1,7 +1,7 @@
 from transformers import AutoTokenizer, XLMRobertaTokenizer
 
-from pretraining.data.sources import row_key
-from pretraining.tools.train_tokenizer import main, train_tokenizer
+from crosslingual_zoo.pretraining.data.sources import row_key
+from crosslingual_zoo.pretraining.tools.train_tokenizer import main, train_tokenizer
 
 
 def test_train_tokenizer_has_xlm_rs_form(sample_tokenizer_dir):

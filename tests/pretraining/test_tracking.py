@@ -5,9 +5,9 @@ import shutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pretraining.tracking import read_events
-from zoo_core import provenance
-from zoo_core.provenance import read_json
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core import provenance
+from crosslingual_zoo.zoo_core.provenance import read_json
 
 
 def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, tmp_path):

@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from pretraining import training
-from pretraining.checkpoints import checkpoints_of, newest_checkpoint
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Recipe
-from pretraining.start.initialization import Start
-from pretraining.tracking import read_events
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining import training
+from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, newest_checkpoint
+from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 
 def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):

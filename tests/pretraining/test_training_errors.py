@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from pretraining.checkpoints import checkpoints_of, open_run_folder, publish_model, start_run_folder
-from pretraining.recipe import Recipe
-from pretraining.start.initialization import Start
-from pretraining.tools.train_tokenizer import train_tokenizer
-from pretraining.tracking import read_events
-from zoo_core.recipes import load_recipe
+from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, open_run_folder, publish_model, start_run_folder
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.tools.train_tokenizer import train_tokenizer
+from crosslingual_zoo.pretraining.tracking import read_events
+from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 
 @pytest.mark.slow

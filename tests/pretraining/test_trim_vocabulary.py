@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from pretraining.tools.trim_vocabulary import main
+from crosslingual_zoo.pretraining.tools.trim_vocabulary import main
 
 
 @pytest.mark.parametrize("name", ["ernie_m", "xlm_align on modernbert", "metaxlm on eurobert", "ernie_m on deberta-v2"])

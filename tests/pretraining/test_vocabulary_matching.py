@@ -5,9 +5,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from pretraining.recipe import Dictionary
-from pretraining.start.token_texts import fold_case, normalize, read_vocabulary
-from pretraining.start.vocabulary_matching import match_vocabularies
+from crosslingual_zoo.pretraining.recipe import Dictionary
+from crosslingual_zoo.pretraining.start.token_texts import fold_case, normalize, read_vocabulary
+from crosslingual_zoo.pretraining.start.vocabulary_matching import match_vocabularies
 
 MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
 RANDOM = ("random", None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import re
 
-from zoo_core.console import RunBar
+from crosslingual_zoo.zoo_core.console import RunBar
 
 
 def test_run_bar_prints_its_first_step_and_each_note(capsys):

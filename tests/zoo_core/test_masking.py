@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from zoo_core.keyed_random import bits_of, key_stream, keyed_rng, keyed_seed, row_keys, short_seed, uniform_of
-from zoo_core.masking import IGNORED, mask_rows
+from crosslingual_zoo.zoo_core.keyed_random import (
+    bits_of,
+    key_stream,
+    keyed_rng,
+    keyed_seed,
+    row_keys,
+    short_seed,
+    uniform_of,
+)
+from crosslingual_zoo.zoo_core.masking import IGNORED, mask_rows
 
 MASK, PAD, UNK = 999, 1, 3
 VOCABULARY = np.arange(4, 999)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # the fork has the pipe of stdout, which the test reads to its end, open as long as it runs
 PROGRAM = """
 import os, signal, time
-from zoo_core.processes import forks_end_with_this_process
+from crosslingual_zoo.zoo_core.processes import forks_end_with_this_process
 with forks_end_with_this_process():
     if os.fork() == 0:
         print("forked", flush=True)

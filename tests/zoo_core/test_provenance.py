@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from zoo_core import provenance
-from zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, run_facts, write_json
+from crosslingual_zoo.zoo_core import provenance
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, run_facts, write_json
 
 
 def test_run_facts_have_the_run_and_no_names(monkeypatch):

@@ -8,8 +8,8 @@ import yaml
 from annotated_types import Gt, Le, Len
 from omegaconf import MISSING, OmegaConf
 
-from zoo_core.command_line import parse_command_line
-from zoo_core.recipes import (
+from crosslingual_zoo.zoo_core.command_line import parse_command_line
+from crosslingual_zoo.zoo_core.recipes import (
     Count,
     change_recipe,
     load_recipe,
@@ -19,7 +19,7 @@ from zoo_core.recipes import (
     recipe_names,
     save_recipe,
 )
-from zoo_core.tables import Table, load_table
+from crosslingual_zoo.zoo_core.tables import Table, load_table
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo_core.recording import CheckpointUploads, check_recording
+from crosslingual_zoo.zoo_core.recording import CheckpointUploads, check_recording
 
 REPO = "owner/model"
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from zoo_core.run_folders import LOCK, damaged_file, newest_whole, not_own, remove_own, run_lock
+from crosslingual_zoo.zoo_core.run_folders import LOCK, damaged_file, newest_whole, not_own, remove_own, run_lock
 
 HOLDER = """
 import sys
-from zoo_core.run_folders import run_lock
+from crosslingual_zoo.zoo_core.run_folders import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

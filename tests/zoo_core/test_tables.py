@@ -7,7 +7,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from zoo_core.tables import (
+from crosslingual_zoo.zoo_core.tables import (
     Table,
     get_column,
     lines_of,

@@ -15,16 +15,16 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.data.rows import Rows, named_texts, typed_column
-from finetuning.data.task_tables import TaskData, gather, open_tables
-from finetuning.models import Start
-from finetuning.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.by_language import LanguageTask, Windows, both_sides
-from finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
-from finetuning.tasks.question_answering.spans import predicted_answers
-from finetuning.tasks.question_answering.windows import BEHIND, encode_windows, windowing
-from finetuning.trainer import Outcome
-from zoo_core.masking import IGNORED
+from crosslingual_zoo.finetuning.data.rows import Rows, named_texts, typed_column
+from crosslingual_zoo.finetuning.data.task_tables import TaskData, gather, open_tables
+from crosslingual_zoo.finetuning.models import Start
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe
+from crosslingual_zoo.finetuning.tasks.by_language import LanguageTask, Windows, both_sides
+from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
+from crosslingual_zoo.finetuning.tasks.question_answering.spans import predicted_answers
+from crosslingual_zoo.finetuning.tasks.question_answering.windows import BEHIND, encode_windows, windowing
+from crosslingual_zoo.finetuning.trainer import Outcome
+from crosslingual_zoo.zoo_core.masking import IGNORED
 
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 

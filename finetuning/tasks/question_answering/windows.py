@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from finetuning.recipe import QuestionAnsweringRecipe
-from zoo_core.masking import IGNORED
-from zoo_core.token_offsets import check_offsets, untrimmed_offsets
+from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe
+from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.token_offsets import check_offsets, untrimmed_offsets
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
 BEHIND = 2**20  # a position after any input, which models ignore

@@ -10,10 +10,10 @@ import torch
 from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 
-from finetuning.steps import Key
-from finetuning.tasks.translation.recipe import TrainingPairs
-from zoo_core.keyed_random import keyed_rng, row_keys, short_seed
-from zoo_core.masking import IGNORED, mask_rows
+from crosslingual_zoo.finetuning.steps import Key
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TrainingPairs
+from crosslingual_zoo.zoo_core.keyed_random import keyed_rng, row_keys, short_seed
+from crosslingual_zoo.zoo_core.masking import IGNORED, mask_rows
 
 
 class Examples(torch.utils.data.Dataset):

@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import load_model
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from modeling.checkpoints import auto_model_class, load_whole, without_padding
-from modeling.encoder_decoder import selected_layers
-from modeling.layer_states import check_finite
-from modeling.modeling_veco import VecoForConditionalGeneration
-from modeling.symmetrization import wide
-from zoo_core.processes import main_first
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.modeling.checkpoints import auto_model_class, load_whole, without_padding
+from crosslingual_zoo.modeling.encoder_decoder import selected_layers
+from crosslingual_zoo.modeling.layer_states import check_finite
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.modeling.symmetrization import wide
+from crosslingual_zoo.zoo_core.processes import main_first
 
 
 def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:

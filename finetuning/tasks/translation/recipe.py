@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Len
 from omegaconf import MISSING
 
-from finetuning.recipe import NOTE, Hyperparameters, TrainedRecipe
-from zoo_core.recipes import LARGEST, Count, Fraction, Positive, option
-from zoo_core.tables import Table
+from crosslingual_zoo.finetuning.recipe import NOTE, Hyperparameters, TrainedRecipe
+from crosslingual_zoo.zoo_core.recipes import LARGEST, Count, Fraction, Positive, option
+from crosslingual_zoo.zoo_core.tables import Table
 
 Length = Annotated[int, Ge(4), LARGEST]
 

@@ -15,25 +15,25 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
-from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
-from finetuning.metrics import load_metric
-from finetuning.models import Start, fine_tuned_on
-from finetuning.progress import say, say_evaluation
-from finetuning.selection import kept_checkpoint
-from finetuning.tasks.base import Facts, Record, Task, scores_of
-from finetuning.tasks.translation.batches import Examples
-from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.trainer import (
+from crosslingual_zoo.finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
+from crosslingual_zoo.finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.models import Start, fine_tuned_on
+from crosslingual_zoo.finetuning.progress import say, say_evaluation
+from crosslingual_zoo.finetuning.selection import kept_checkpoint
+from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task, scores_of
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples
+from crosslingual_zoo.finetuning.tasks.translation.model import average_weights, build_model, check_architecture
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
     make_plan,
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import finish_training, finite, train_seed
-from zoo_core.processes import main_first
+from crosslingual_zoo.finetuning.training import finish_training, finite, train_seed
+from crosslingual_zoo.zoo_core.processes import main_first
 
 
 class TranslationTask(Task[TranslationRecipe]):

@@ -11,15 +11,15 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from finetuning.data.task_tables import sample
-from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.metrics import load_metric
-from finetuning.steps import TrainsByPlan
-from finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
-from finetuning.tasks.translation.model import beam_search
-from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.training import training_arguments
-from zoo_core.masking import IGNORED
+from crosslingual_zoo.finetuning.data.task_tables import sample
+from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.steps import TrainsByPlan
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
+from crosslingual_zoo.finetuning.tasks.translation.model import beam_search
+from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.training import training_arguments
+from crosslingual_zoo.zoo_core.masking import IGNORED
 
 
 class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):

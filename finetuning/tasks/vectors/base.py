@@ -8,14 +8,14 @@ import torch
 from accelerate import PartialState
 from transformers import AutoModel
 
-from finetuning.data.task_tables import PairData
-from finetuning.run_folder import finish_seed
-from finetuning.tasks.base import Facts, Record, Task
-from finetuning.tasks.vectors.encoder import SentenceEncoder
-from finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe
-from modeling.checkpoints import load_whole
-from modeling.layer_states import default_layer
-from zoo_core.processes import from_all, main_first
+from crosslingual_zoo.finetuning.data.task_tables import PairData
+from crosslingual_zoo.finetuning.run_folder import finish_seed
+from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe
+from crosslingual_zoo.modeling.checkpoints import load_whole
+from crosslingual_zoo.modeling.layer_states import default_layer
+from crosslingual_zoo.zoo_core.processes import from_all, main_first
 
 # scores of a pair of languages (method, layer, metric, value), counts, and the rows of its predictions
 Found = tuple[list[Facts], Facts, list[Facts] | None]

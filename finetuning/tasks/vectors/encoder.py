@@ -10,9 +10,9 @@ import torch
 from accelerate import PartialState
 from rich.progress import track
 
-from modeling.layer_states import LayerStates
-from modeling.pair_aligner import NO_LIMIT
-from modeling.word_tokens import InputFormat
+from crosslingual_zoo.modeling.layer_states import LayerStates
+from crosslingual_zoo.modeling.pair_aligner import NO_LIMIT
+from crosslingual_zoo.modeling.word_tokens import InputFormat
 
 BYTES_OF_VECTORS = 2 * 2**30  # memory for vectors; if they need more, the layers are computed in several passes
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from finetuning.data.pair_tables import SIDES
-from finetuning.data.rows import has_text, names_of, read_table, typed_column, unique_ids, whole_file
-from finetuning.data.task_tables import DATA_SEED, PairData
-from finetuning.metrics import load_metric
-from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.vectors.recipe import MiningRecipe, Pools, expanded
-from finetuning.tasks.vectors.retrieval import Side
-from finetuning.tasks.vectors.search import mine
-from zoo_core.tables import describe, require_column
+from crosslingual_zoo.finetuning.data.pair_tables import SIDES
+from crosslingual_zoo.finetuning.data.rows import has_text, names_of, read_table, typed_column, unique_ids, whole_file
+from crosslingual_zoo.finetuning.data.task_tables import DATA_SEED, PairData
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.tasks.base import Facts
+from crosslingual_zoo.finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import MiningRecipe, Pools, expanded
+from crosslingual_zoo.finetuning.tasks.vectors.retrieval import Side
+from crosslingual_zoo.finetuning.tasks.vectors.search import mine
+from crosslingual_zoo.zoo_core.tables import describe, require_column
 
 NEIGHBORS = 4  # k of the margin score, as in XTREME's script
 

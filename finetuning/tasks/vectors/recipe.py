@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from omegaconf import MISSING
 
-from finetuning.data.rows import filled
-from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
-from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
-from zoo_core.tables import Table, resolve_hub_path
+from crosslingual_zoo.finetuning.data.rows import filled
+from crosslingual_zoo.finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
+from crosslingual_zoo.finetuning.tasks.translation.recipe import EvaluationPairs
+from crosslingual_zoo.zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
+from crosslingual_zoo.zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
 POOLINGS = {

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
-from finetuning.data.task_tables import PairData
-from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.vectors.recipe import RetrievalRecipe, expanded
-from finetuning.tasks.vectors.search import nearest_neighbors
+from crosslingual_zoo.finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
+from crosslingual_zoo.finetuning.data.task_tables import PairData
+from crosslingual_zoo.finetuning.tasks.base import Facts
+from crosslingual_zoo.finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import RetrievalRecipe, expanded
+from crosslingual_zoo.finetuning.tasks.vectors.search import nearest_neighbors
 
 
 @dataclass

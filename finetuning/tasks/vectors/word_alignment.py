@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
-from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import METRICS, score, sweep
-from finetuning.data.task_tables import PairData
-from finetuning.metrics import load_metric
-from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
-from finetuning.tasks.vectors.recipe import WordAlignmentRecipe, expanded
-from modeling.optimal_transport import METHOD_OPTIONS
-from modeling.word_alignment import WordAligner
-from zoo_core.tables import Table, table_fingerprint
+from crosslingual_zoo.finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
+from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
+from crosslingual_zoo.finetuning.align.score import METRICS, score, sweep
+from crosslingual_zoo.finetuning.data.task_tables import PairData
+from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.tasks.base import Facts
+from crosslingual_zoo.finetuning.tasks.vectors.base import Found, VectorTask, facts_of
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import WordAlignmentRecipe, expanded
+from crosslingual_zoo.modeling.optimal_transport import METHOD_OPTIONS
+from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.zoo_core.tables import Table, table_fingerprint
 
 # sentences of a language pair as lists of words, and the gold links by sentence number
 AnnotatedPairs = tuple[list[tuple[Side, Side]], dict[int, Gold]]
