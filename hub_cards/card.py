@@ -12,13 +12,15 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 from crosslingual_zoo.zoo_core.console import say_loading
-from crosslingual_zoo.zoo_core.provenance import written_aside
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, written_aside
 
 if TYPE_CHECKING:
+    from huggingface_hub import ModelCardData
+
     from crosslingual_zoo.hub_cards.record import Record
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -50,6 +52,7 @@ def write_card(
     """
     from huggingface_hub.utils import validate_repo_id
 
+    from crosslingual_zoo.hub_cards.folder_check import is_adapter
     from crosslingual_zoo.hub_cards.metadata import start_of
     from crosslingual_zoo.hub_cards.record import hub_id, read_record
 
@@ -63,6 +66,12 @@ def write_card(
         if value and not hub_id(value):
             raise ValueError(f"{option} is {value!r}, which is a folder here, or no Hub id. Give owner/name.")
         validate_repo_id(value or "any")
+    if is_adapter(folder):
+        if [*results] or base_model or base_note:
+            raise ValueError(f"{folder} is an adapter, whose card is made of its own files. Give no results and base.")
+        with written_aside(target) as stream:
+            stream.write(render_adapter(folder, repo, name, license))
+        return target
     given = {"repo": repo, "license": license, "base_model": base_model, "base_note": base_note}
     try:
         record = read_record(folder, results, name, **given)
@@ -96,11 +105,32 @@ def _notes(record: "Record", start: str) -> Iterator[str]:
         )
 
 
-def render(folder: Path, record: "Record") -> str:
-    """Returns the card of a model folder. Unknown values are empty in the template."""
+def render_adapter(folder: Path, repo: str | None, name: str | None, license: str | None) -> str:
+    """Returns the card of an adapter's folder."""
+    from crosslingual_zoo.hub_cards.adapter_card import adapter_values
+    from crosslingual_zoo.hub_cards.folder_check import ADAPTER_CONFIGURATION
+
+    values = adapter_values(folder, repo, name, license)
+    return finished(values.pop("data"), "adapter.md.jinja", values, folder_fingerprint(folder, ADAPTER_CONFIGURATION))
+
+
+def finished(data: "ModelCardData", template: str, values: dict[str, Any], weights: str) -> str:
+    """A card: metadata, the template with its values, and the mark by which `as_written` knows it."""
     from huggingface_hub import ModelCard
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    from crosslingual_zoo.hub_cards import sections
+
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": sections.plain, "labeled": sections.labeled}
+    body = environment.get_template(template).render(**values)
+    text = str(ModelCard(f"---\n{data}\n---\n\n{body}")).rstrip() + "\n"
+    return text + f"\n{MARKER}{_hash(text)}, of weights {weights} -->\n"
+
+
+def render(folder: Path, record: "Record") -> str:
+    """Returns the card of a model folder. Unknown values are empty in the template."""
     from crosslingual_zoo.hub_cards import sections
     from crosslingual_zoo.hub_cards.examples import uses
     from crosslingual_zoo.hub_cards.metadata import card_data, reported
@@ -122,12 +152,7 @@ def render(folder: Path, record: "Record") -> str:
         "limits": sections.limits(record),
         "licenses": sections.licenses(record),
     }
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": sections.plain, "labeled": sections.labeled}
-    data, body = card_data(folder, record), environment.get_template("card.md.jinja").render(**values)
-    text = str(ModelCard(f"---\n{data}\n---\n\n{body}")).rstrip() + "\n"
-    return text + f"\n{MARKER}{_hash(text)}, of weights {record.weights} -->\n"
+    return finished(card_data(folder, record), "card.md.jinja", values, record.weights)
 
 
 def as_written(text: str) -> bool:

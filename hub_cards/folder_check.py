@@ -4,6 +4,7 @@ The check first reads the files. It refuses code that differs from modeling/, an
 loads a copy from another place and runs the folder's code, as a user of the Hub would.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,8 @@ SECRETS = re.compile(
 )
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
+ADAPTER_CONFIGURATION = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SECTIONS = ("Use", "Limits")  # beginnings of headings that a card has to have
 WRITE_CARD = "python -m crosslingual_zoo.hub_cards.card --model DIR"
 
@@ -53,13 +56,41 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Name the one with config.json and the weights.")
-    problems = list(_weights(folder))
-    if any(problem.file == "config.json" for problem in problems):
-        return problems  # the rest reads it
     files = files_of(folder)
+    if is_adapter(folder):
+        problems = list(_adapter(folder, files))
+    else:
+        problems = list(_weights(folder))
+        if any(problem.file == "config.json" for problem in problems):
+            return problems  # the rest reads it
+        problems += _code(folder, files)
     problems += [Problem(path, what) for path in files if (what := _fault_of_file(folder, path))]
-    problems += [*_code(folder, files), *_card(folder)]
-    return problems or (_load(folder) if load else [])
+    problems += _card(folder)
+    if problems or not load or is_adapter(folder):
+        return problems
+    return _load(folder)
+
+
+def _adapter(folder: Path, files: list[str]) -> Iterator[Problem]:
+    """An adapter that PEFT can merge, for a model of the Hub, and no other weights or code. It is not loaded: its base
+    model may not be here."""
+    from crosslingual_zoo.hub_cards.record import hub_id
+
+    settings = _read_json(folder / ADAPTER_CONFIGURATION)
+    if not isinstance(settings, dict) or settings.get("peft_type") != "LORA":
+        yield Problem(ADAPTER_CONFIGURATION, "it is no configuration of a LoRA adapter. Save the adapter again.")
+    elif not hub_id(settings.get("base_model_name_or_path") or ""):
+        yield Problem(ADAPTER_CONFIGURATION, "base_model_name_or_path is no Hub id. Write that of the base model.")
+    if ADAPTER_WEIGHTS not in files:
+        yield Problem(ADAPTER_WEIGHTS, "missing. Save the adapter again, as safetensors.")
+    for path in files:
+        if path.endswith((".safetensors", ".py")) and path != ADAPTER_WEIGHTS:
+            yield Problem(path, "an adapter does not use it. Remove it.")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter, and no whole model."""
+    return (folder / ADAPTER_CONFIGURATION).is_file() and not (folder / "config.json").is_file()
 
 
 def files_of(folder: Path) -> list[str]:
@@ -220,7 +251,7 @@ def _card(folder: Path) -> Iterator[Problem]:
         yield Problem("README.md", f"it cannot be read: {why}. Write it with {WRITE_CARD}.")
         return
     weights = weights_of(card.text)
-    if weights and not list(_weights(folder)) and weights != folder_fingerprint(folder):
+    if weights and weights != _fingerprint(folder):
         yield Problem("README.md", f"it is of other weights, {weights[:19]}. Write it with {WRITE_CARD}.")
     if not card.data.get("license"):
         yield Problem("README.md", f"it names no license. Run {WRITE_CARD} --license ID (such as apache-2.0).")
@@ -232,6 +263,14 @@ def _card(folder: Path) -> Iterator[Problem]:
         if not re.match(r"[a-z]+:", link) and not (inside and (folder / link).exists()):
             what = f"it links to {link}, which is not in the folder. Remove the link, or add the file."
             yield Problem("README.md", what)
+
+
+def _fingerprint(folder: Path) -> str:
+    """The weights' fingerprint, as a card names it; empty where there are none."""
+    configuration = ADAPTER_CONFIGURATION if is_adapter(folder) else "config.json"
+    with contextlib.suppress(ValueError):
+        return folder_fingerprint(folder, configuration)
+    return ""
 
 
 def _load(folder: Path) -> list[Problem]:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from crosslingual_zoo.hub_cards.card import as_written
-from crosslingual_zoo.hub_cards.folder_check import check_folder, files_of
+from crosslingual_zoo.hub_cards.folder_check import check_folder, files_of, is_adapter
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 
 CARD = "README.md"
@@ -55,7 +55,9 @@ def push(
     validate_repo_id(repo)
     if repo.count("/") != 1:
         raise ValueError(f"--repo is {repo!r}. Give owner/name.")
-    print(f"Checking {folder}: a fresh process loads it and runs its code.", flush=True)
+    is_model = not is_adapter(folder)
+    if is_model:
+        print(f"Checking {folder}: a fresh process loads it and runs its code.", flush=True)
     if problems := check_folder(folder):
         raise ValueError("\n- ".join([f"{folder} cannot be pushed:", *(f"{of.file}: {of.what}" for of in problems)]))
     card = _text(folder / CARD)
@@ -86,6 +88,9 @@ def push(
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise ValueError(f"{repo}: {reason} Fix this, then run the same command again.") from error
     print(f"{api.endpoint}/{repo} has the folder at commit {made.oid}.")
+    if not is_model:
+        print(f"word-align --adapter {repo}@{made.oid} --model ...")
+        return made.oid
     trust = ", trust_remote_code=True" if has_code(folder) else ""
     print(f'AutoModel.from_pretrained("{repo}", revision="{made.oid}"{trust})')
     return made.oid

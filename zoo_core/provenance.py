@@ -99,20 +99,23 @@ def version_line() -> str:
     return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
 
 
-def model_files(folder: Path) -> list[Path]:
+def model_files(folder: Path, configuration: str = "config.json") -> list[Path]:
     """Returns the weights and config.json of a model folder. Raises ValueError if it contains no model."""
     weights = {file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern) if file.name not in NOT_WEIGHTS}
-    config = folder / "config.json"
+    config = folder / configuration
     if not weights or not config.is_file():
-        lacking = "config.json" if weights else "weights (*.safetensors or *.bin)"
+        lacking = configuration if weights else "weights (*.safetensors or *.bin)"
         raise ValueError(f"{folder} is no model folder: it has no {lacking}. Name one that save_pretrained wrote.")
     return sorted(weights | {config})
 
 
-def folder_fingerprint(model_dir: str | os.PathLike) -> str:
-    """Returns `sha256:...` over a model folder's files; a copy has the same. Raises as `model_files`."""
+def folder_fingerprint(model_dir: str | os.PathLike, configuration: str = "config.json") -> str:
+    """Returns `sha256:...` over a model folder's files; a copy has the same. Raises as `model_files`.
+
+    configuration: `adapter_config.json` for the folder of an adapter.
+    """
     digest = hashlib.sha256()
-    for file in model_files(Path(model_dir)):
+    for file in model_files(Path(model_dir), configuration):
         with file.open("rb") as stream:
             digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
     return f"sha256:{digest.hexdigest()}"

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import crosslingual_zoo
 from crosslingual_zoo.finetuning.align.common import (
     load_aligner,
     make_parser,
@@ -30,13 +31,16 @@ from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
 from crosslingual_zoo.finetuning.align.score import calibration, read_with_gold, score_links
 from crosslingual_zoo.zoo_core.console import say_loading
 from crosslingual_zoo.zoo_core.processes import Stopped, at_once, held_signals, stop_signals
-from crosslingual_zoo.zoo_core.provenance import read_json, write_json
+from crosslingual_zoo.zoo_core.provenance import read_json, version_line, write_json
+from crosslingual_zoo.zoo_core.recipes import read_yaml
 from crosslingual_zoo.zoo_core.run_folders import STEP, remove_own, run_lock
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
+ADAPTER_SETTINGS = "word_alignment.json"  # as in modeling/word_alignment.py, which imports torch
 LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run trains on one or two thousand
 LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
+GOLD_SCORE = "held-out gold, AER of {:,} sentences (%)"
 LONGEST = 128  # positions of a pair; what is longer is cut
 USAGE = "word-align adapt [FILE | SOURCE TARGET] [--gold FILE ...] --output FOLDER [--model FOLDER|ID] [options]"
 DESCRIPTION = """Train an encoder to align, in minutes: on your own pairs, on gold links (made by people), or on both.
@@ -46,13 +50,16 @@ DESCRIPTION = """Train an encoder to align, in minutes: on your own pairs, on go
   word-align adapt --gold en-ru.tsv --output adapted                        on gold links only
   word-align adapt pairs.txt --output adapted --resume                      after Ctrl-C
   word-align --model adapted pairs.txt > links.txt
+  word-align adapt pairs.txt --output learned --save-adapter                write the changes: a megabyte, not 470
+  word-align --adapter learned pairs.txt > links.txt
 
 AER (alignment error rate) is the share of wrong and missing links.
 
 A FILE of --gold has three columns with tabs between: source, target, links (`0-0 1-2 2p1`). You need at least 40 pairs,
 or 20 pairs with gold links; a thousand is better. The command holds out a tenth of them. FOLDER is a checkpoint of the
-zoo. Its configuration has the layer to align by and, with --gold, the calibration of the probabilities. The log and the
-curves are in FOLDER.training."""
+zoo, or with --save-adapter a LoRA adapter of --model. It has the layer to align by and, with --gold, the calibration of
+the probabilities. The log and the curves are in FOLDER.training. With the default encoder, training begins with the
+zoo's own adapter; --adapter none leaves it out."""
 
 Pairs = list[tuple[Side, Side]]
 
@@ -74,6 +81,9 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
     text = "train on these tables: source, target, links, with tabs between"
     group.add_argument("--gold", nargs="+", metavar="FILE", default=[], help=text)
+    text = "write a LoRA adapter in PEFT's format, the changes of --model alone, and not the whole model"
+    group.add_argument("--save-adapter", action="store_true", help=text)
+    group.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training (default: 1)")
     options = parser.parse_args(arguments)
     if options.gold and not options.files:
         refuse(parser, options, "format columns languages split", "without a file of pairs")
@@ -114,19 +124,81 @@ def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     model = work / "run" / "model"
     if not model.exists():
         train(options, work, layer, length, bool(pairs), bool(rows))
-    adapted = Namespace(**vars(options) | {"model": str(model)})
+    result = model
+    adapted = Namespace(**vars(options) | {"model": str(model), "adapter": "none"})
+    settings_file = model / "config.json"
+    if options.save_adapter:
+        result = work / "adapter"
+        adapted = Namespace(**vars(options) | {"adapter": str(result)})
+        settings_file = result / ADAPTER_SETTINGS
+        write_adapter(options, model, layer, result)
     # without gold, the calibration of the model before no longer holds
-    facts: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
-    write_json(model / "config.json", read_json(model / "config.json") | facts)
+    settings: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
+    write_json(settings_file, read_json(settings_file, {}) | settings)
     _, after = scores_of(adapted, held_out, gold)
     if gold:
-        facts["word_alignment_calibration"] = fit_calibration(adapted, layer, gold)
-    write_json(model / "config.json", read_json(model / "config.json") | facts)
-    model.rename(output)
+        settings["word_alignment_calibration"] = fit_calibration(adapted, layer, gold)
+    write_json(settings_file, read_json(settings_file) | settings)
+    if options.save_adapter:
+        facts = describe_training(options, work, len(pairs), len(rows))
+        if gold:
+            name = GOLD_SCORE.format(len(gold.links))
+            scores = {"before": before[name], "after": after[name]}
+            facts["scores"].append({"name": "held-out sentences", "sentences": len(gold.links)} | scores)
+        write_json(result / "adaptation.json", facts)
+    result.rename(output)
     remove_own(work / "run" / "checkpoints", STEP)
     for what, value in before.items():
         print(f"{what}: {value:.3g} before, {after[what]:.3g} after")
-    print(f"written: {output}, whose configuration recommends layer {layer}")
+    kind = "adapter" if options.save_adapter else "model"
+    print(f"written: {output}, {kind} for layer {layer}")
+
+
+def write_adapter(options: Namespace, trained: Path, layer: int, folder: Path) -> None:
+    """Writes what training changed of --model as an adapter; also what --adapter had changed before."""
+    from crosslingual_zoo.finetuning.align.adapter import save_adapter
+
+    base = load_aligner(Namespace(**vars(options) | {"adapter": "none"}), layer=layer)
+    learned = load_aligner(Namespace(**vars(options) | {"adapter": "none", "model": str(trained)}), layer=layer)
+    save_adapter(base.states.model, learned.states.model, folder, options.model)
+
+
+def describe_training(options: Namespace, work: Path, pairs: int, gold_sentences: int) -> dict[str, Any]:
+    """What the card of an adapter says: data and settings. Its owner adds licenses, addresses, scores and notes."""
+    recipe = read_yaml(str(work / "run" / "recipe.yaml"))
+    (phase,) = recipe["phases"]
+    data = []
+    if gold_sentences:
+        files = ", ".join(Path(file).name for file in options.gold)
+        data.append({"name": f"gold links: {files}", "rows": gold_sentences})
+    if pairs:
+        files = ", ".join(Path(file).name for file in options.files) or "stdin"
+        data.append({"name": f"translations: {files}", "rows": pairs})
+    settings = {
+        "objectives": ", ".join(phase["objectives"]),
+        "steps": phase["steps"],
+        "learning rate": phase["learning_rate"],
+        "seed": recipe["seed"],
+        "software": version_line(),
+    }
+    return {"data": data, "settings": settings, "scores": [], "notes": []}
+
+
+def start_of(options: Namespace, work: Path) -> str:
+    """The encoder that training starts from: --model or, where an adapter is used, a folder of both together."""
+    from crosslingual_zoo.finetuning.models import find_model
+    from crosslingual_zoo.modeling.word_alignment import find_adapter
+
+    if find_adapter(options.adapter, options.model) is None:
+        return find_model(options.model)
+    start = work / "start"
+    if not start.exists():
+        aligner = load_aligner(options, all_layers=True)
+        partial_folder = work / "start.partial"
+        aligner.states.model.save_pretrained(partial_folder)
+        aligner.tokenizer.save_pretrained(partial_folder)
+        partial_folder.rename(start)
+    return str(start)
 
 
 def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
@@ -191,7 +263,7 @@ def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None) -> tuple
     }
     if gold:
         aer = score_links(aligner, gold.pairs, gold.links)["aer"]
-        found[f"held-out gold, AER of {len(gold.links):,} sentences (%)"] = aer
+        found[GOLD_SCORE.format(len(gold.links))] = aer
     return aligner.layer, found
 
 
@@ -243,15 +315,14 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
 
     Raises ValueError with what pre-training refuses.
     """
-    from crosslingual_zoo.finetuning.models import find_model
-
     run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
     languages = {"source_language": "source", "target_language": "target"}
     settings = {
         "output_dir": run,
-        "model.start_from": find_model(options.model),
+        "model.start_from": start_of(options, work),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
+        "seed": options.seed,
     }
     if has_gold:
         tables = [{"name": "gold", "path": str(work / GOLD), "size": 1}]
@@ -267,7 +338,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     command += ["--resume"] if (run / "recipe.yaml").exists() else []
-    root = str(Path(__file__).resolve().parents[2])  # of pretraining, too
+    root = str(Path(crosslingual_zoo.__file__).parents[1])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if options.device == "cpu" else {})
     with (

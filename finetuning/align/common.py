@@ -22,7 +22,7 @@ LOWEST = 0.01  # probability; less likely links are no candidates
 # Of the words of raw text, 9 to 32% end in a punctuation mark (25 files in eleven languages: NTREX, Bible, Multi30k,
 # Tatoeba). Of the words of tokenized text, 1.1% or less do (33 files: sets with gold links, UD, PAN-X).
 GLUED_SHARE = 0.03
-DEFAULT_MODEL = "intfloat/multilingual-e5-small"
+DEFAULT_MODEL = "intfloat/multilingual-e5-small"  # as in modeling/word_alignment.py, which imports torch
 PUBLISHED_RULES = {"microsoft/xlm-align-base": ("ot", 8)}  # method and layer of models that were published as aligners
 METHODS_HELP = """Methods (--method). All except ot_words have the settings of their papers:
 
@@ -104,6 +104,11 @@ def _add_model(parser: CommandParser) -> None:
     group = parser.add_argument_group("model")
     text = f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})"
     group.add_argument("--model", metavar="FOLDER|ID", default=DEFAULT_MODEL, help=text)
+    text = (
+        "LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a copy of "
+        f"{DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others)"
+    )
+    group.add_argument("--adapter", metavar="FOLDER|ID", default="auto", help=text)
     group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if available)")
     text = (
@@ -148,7 +153,7 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
 
     from crosslingual_zoo.finetuning.models import find_model, readable_errors
     from crosslingual_zoo.modeling.checkpoints import check_vocabulary
-    from crosslingual_zoo.modeling.word_alignment import WordAligner
+    from crosslingual_zoo.modeling.word_alignment import DEFAULT_ADAPTER, WordAligner, find_adapter
     from crosslingual_zoo.zoo_core.processes import main_first
     from crosslingual_zoo.zoo_core.provenance import model_files
 
@@ -159,6 +164,7 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     device = _device(options.device)
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
+        adapter = find_adapter(options.adapter, options.model)
         if Path(path).is_dir():
             model_files(Path(path))  # raises ValueError if it holds no weights or no config.json
         aligner = WordAligner.from_pretrained(
@@ -167,13 +173,19 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
             device=device,
             dtype=torch.bfloat16 if options.precision == "bf16" else torch.float32,
             trust_remote_code=options.trust_remote_code,
+            adapter=str(adapter) if adapter else None,
             batch_size=options.batch_size or (256 if device.type == "cuda" else 16),
             **rule,
         )
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)
     # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
     effect = ": about 1 link in 200 depends on the other pairs of the batch" if options.precision == "bf16" else ""
-    CONSOLE.print(f"layer {aligner.layer} of {aligner.depth}, precision {options.precision}{effect}")
+    learned = ""
+    if adapter == DEFAULT_ADAPTER:
+        learned = ", with the zoo's adapter (--adapter none: without)"
+    elif adapter:
+        learned = f", with the adapter {options.adapter}"
+    CONSOLE.print(f"layer {aligner.layer} of {aligner.depth}{learned}, precision {options.precision}{effect}")
     return aligner
 
 

@@ -39,7 +39,7 @@ from crosslingual_zoo.zoo_core.processes import (
     stop_if_told,
     stop_signals,
 )
-from crosslingual_zoo.zoo_core.provenance import model_fingerprint, read_json, write_json
+from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, write_json
 from crosslingual_zoo.zoo_core.recipes import recipe_differences
 
 Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
@@ -152,7 +152,8 @@ def run(options: Namespace) -> None:
             found = with_likely_links(aligner).align(pairs, probabilities=True)
             threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
             count = first_of(len(pairs), counts["earlier"] + counts["pairs"])
-            facts = f"{count}; {options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+            model = f"{options.model} with {aligner.adapter.name}" if aligner.adapter else options.model
+            facts = f"{count}; {model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
             write_page(page, found, facts, threshold, options.link_all)
             CONSOLE.print(f"page of the {count}: {page}")
 
@@ -356,8 +357,10 @@ def options_of_links(options: Namespace) -> dict[str, Any]:
 
 def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
+    adapter = aligner.adapter
     return {
         "input": reader.name,
+        "adapter": folder_fingerprint(adapter, "adapter_config.json") if adapter else None,
         "model": model_fingerprint(aligner.states.model.name_or_path),
         **{name: getattr(aligner, name) for name in ("method", "layer", "window", "matching")},
         **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},

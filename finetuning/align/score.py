@@ -51,8 +51,9 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
     options = parser.parse_args(arguments)
     if options.links:
-        unused = "sweep_layers model trust_remote_code device precision batch_size method threshold link_all layer"
-        refuse(parser, options, unused, "with --links, which needs no model")
+        model = "model adapter trust_remote_code device precision batch_size"
+        rule = "method threshold link_all layer sweep_layers"
+        refuse(parser, options, f"{model} {rule}", "with --links, which needs no model")
     if options.sweep_layers:
         refuse(parser, options, "layer", "with --sweep-layers")
     return options

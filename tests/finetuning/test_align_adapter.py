@@ -1,0 +1,230 @@
+"""Adapters of the word aligner: what is written of a trained encoder, how it is merged, cards and pushes of it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from crosslingual_zoo.finetuning.align.adapter import RANK, low_rank, save_adapter
+from crosslingual_zoo.finetuning.align.command import main
+from crosslingual_zoo.hub_cards.card import write_card
+from crosslingual_zoo.hub_cards.folder_check import check_folder
+from crosslingual_zoo.hub_cards.push import push
+from crosslingual_zoo.modeling.word_alignment import (
+    ADAPTER_SETTINGS,
+    DEFAULT_ADAPTER,
+    DEFAULT_MODEL,
+    WordAligner,
+    find_adapter,
+    merge_adapter,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # plain PEFT calls it
+PAIR = ("the house is small", "das Haus ist klein")
+
+
+def layers_of(encoder):
+    return {name: layer for name, layer in encoder.named_modules() if isinstance(layer, torch.nn.Linear)}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model):
+    """The tiny encoder with other matrices in its first layer: a change of rank RANK and a smaller one of full rank."""
+    torch.manual_seed(1)
+    encoder = AutoModel.from_pretrained(tiny_model)
+    with torch.no_grad():
+        for name, layer in layers_of(encoder).items():
+            if name.startswith("encoder.layer.0."):
+                outputs, inputs = layer.weight.shape
+                layer.weight += 0.1 * torch.randn(outputs, RANK) @ torch.randn(RANK, inputs)
+                layer.weight += 1e-3 * torch.randn(outputs, inputs)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_model, trained, tmp_path_factory):
+    """Folder of the adapter, with the files that `word-align adapt` adds."""
+    folder = tmp_path_factory.mktemp("adapter") / "tiny"
+    save_adapter(AutoModel.from_pretrained(tiny_model), trained, folder, "owner/base")
+    settings = {"word_alignment_layer": 1, "word_alignment_calibration": [2.0, 0.5]}
+    (folder / ADAPTER_SETTINGS).write_text(json.dumps(settings))
+    data = [{"name": "gold links: a.tsv", "rows": 900, "license": "cc-by-4.0", "url": "https://example.org"}]
+    scores = [{"name": "held-out sentences", "sentences": 100, "before": 30.0, "after": 20.0}]
+    facts = {"data": data, "settings": {"steps": 150}, "scores": scores, "notes": ["A limit."]}
+    (folder / "adaptation.json").write_text(json.dumps(facts))
+    return folder
+
+
+def test_low_rank_is_the_nearest_matrix():
+    torch.manual_seed(0)
+    matrix = torch.randn(12, 9)
+    output_OR, input_RI = low_rank(matrix, 3)
+    assert output_OR.shape == (12, 3) and input_RI.shape == (3, 9)
+    smaller = torch.linalg.svdvals(matrix)[3:]
+    error = torch.linalg.matrix_norm(matrix - output_OR @ input_RI)
+    assert torch.isclose(error, smaller.square().sum().sqrt())
+
+
+def test_adapter_merged_is_the_trained_encoder_up_to_its_rank(tiny_model, trained, adapter):
+    base = AutoModel.from_pretrained(tiny_model)
+    before = {name: layer.weight.clone() for name, layer in layers_of(base).items()}
+    merged = layers_of(merge_adapter(base, adapter))
+    for name, layer in layers_of(trained).items():
+        change = layer.weight - before[name]
+        learned = merged[name].weight - before[name]
+        if name.startswith("encoder.layer.0."):
+            assert (learned - change).norm() < 0.02 * change.norm()
+        else:
+            assert not learned.any()
+    assert all(tensor.dtype == torch.float16 for tensor in load_file(adapter / "adapter_model.safetensors").values())
+
+
+def test_adapter_gives_the_vectors_of_plain_peft(tiny_model, adapter, sample_tokenizer):
+    inputs = sample_tokenizer("Das Haus ist klein.", return_tensors="pt")
+    plain = PeftModel.from_pretrained(AutoModel.from_pretrained(tiny_model), str(adapter)).eval()
+    merged = merge_adapter(AutoModel.from_pretrained(tiny_model).eval(), adapter)
+    with torch.no_grad():
+        expected = plain(**inputs).last_hidden_state
+        without = AutoModel.from_pretrained(tiny_model).eval()(**inputs).last_hidden_state
+        found = merged(**inputs).last_hidden_state
+    assert torch.allclose(found, expected, atol=1e-5) and not torch.allclose(found, without, atol=1e-2)
+
+
+def test_adapter_sets_layer_and_calibration(tiny_model, adapter):
+    aligner = WordAligner.from_pretrained(str(tiny_model), adapter=str(adapter))
+    assert aligner.layer == 1 and aligner.adapter == adapter
+    assert [aligner.matching[name] for name in ("slope", "offset")] == [2.0, 0.5]
+    higher = WordAligner.from_pretrained(str(tiny_model), layer=2, adapter=str(adapter))
+    assert higher.layer == 2
+    assert WordAligner.from_pretrained(str(tiny_model)).adapter is None
+
+
+def test_adapter_of_more_layers_than_are_read(tiny_model, trained, tmp_path):
+    """Its lower layers are merged: layer 1 of the whole and of the short encoder are equal."""
+    upper = AutoModel.from_pretrained(tiny_model)
+    upper.encoder.load_state_dict(trained.encoder.state_dict())
+    with torch.no_grad():
+        upper.encoder.layer[1].output.dense.weight += 1
+    save_adapter(AutoModel.from_pretrained(tiny_model), upper, tmp_path / "two", "owner/base")
+    short = WordAligner.from_pretrained(str(tiny_model), layer=1, adapter=str(tmp_path / "two"))
+    whole = WordAligner.from_pretrained(str(tiny_model), layer=1, adapter=str(tmp_path / "two"), all_layers=True)
+    assert short.num_layers == 1 and whole.num_layers == 2
+    found = [next(aligner.align([PAIR], probabilities=True)) for aligner in (short, whole)]
+    assert found[0] == found[1]
+
+
+def test_save_adapter_refuses_an_unchanged_encoder(tiny_model, tmp_path):
+    base = AutoModel.from_pretrained(tiny_model)
+    with pytest.raises(ValueError, match="changed"):
+        save_adapter(base, AutoModel.from_pretrained(tiny_model), tmp_path / "a", "owner/base")
+
+
+def test_find_adapter():
+    assert find_adapter("auto", DEFAULT_MODEL) == DEFAULT_ADAPTER
+    assert find_adapter("auto", f"{DEFAULT_MODEL}@main") == DEFAULT_ADAPTER
+    for adapter, model in (("auto", "runs/m"), ("auto", "owner/other"), ("none", DEFAULT_MODEL), (None, DEFAULT_MODEL)):
+        assert find_adapter(adapter, model) is None
+    assert find_adapter("default", "runs/copy") == DEFAULT_ADAPTER
+
+
+@pytest.mark.parametrize("fault", ["missing", "no adapter", "another shape", "another kind", "damaged", "other names"])
+def test_adapter_refused(tiny_model, adapter, tmp_path, fault):
+    folder = tmp_path / "a"
+    if fault == "no adapter":
+        folder.mkdir()
+    elif fault != "missing":
+        shutil.copytree(adapter, folder)
+    settings_file = folder / "adapter_config.json"
+    if fault == "another shape":
+        tensors = load_file(folder / "adapter_model.safetensors")
+        cut = {name: tensor[:, :5] if "lora_A" in name else tensor for name, tensor in tensors.items()}
+        save(cut, folder)
+    elif fault == "other names":
+        tensors = load_file(folder / "adapter_model.safetensors")
+        save({name.replace("encoder", "other"): tensor for name, tensor in tensors.items()}, folder)
+    elif fault == "another kind":
+        settings_file.write_text(json.dumps(json.loads(settings_file.read_text()) | {"peft_type": "IA3"}))
+    elif fault == "damaged":
+        settings_file.write_text("{")
+    with pytest.raises(ValueError) as caught:
+        WordAligner.from_pretrained(str(tiny_model), adapter=str(folder))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def save(tensors, folder):
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+
+
+def test_command_uses_an_adapter(tiny_model, adapter, tmp_path, capsys):
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text(" ||| ".join(PAIR) + "\n")
+    outputs = {}
+    for name in ("none", str(adapter)):
+        output = tmp_path / f"{len(outputs)}.txt"
+        main([str(pairs), f"--model={tiny_model}", f"--adapter={name}", "--probabilities", f"--output={output}"])
+        outputs[name] = output.read_text()
+    assert outputs["none"] != outputs[str(adapter)]
+    with pytest.raises(SystemExit):  # the links of another adapter are not those of this file
+        command = [str(pairs), f"--model={tiny_model}", "--probabilities", f"--output={tmp_path / '1.txt'}", "--resume"]
+        main(command)
+    assert "adapter" in capsys.readouterr().err
+
+
+def test_card_and_push_of_an_adapter(adapter, tmp_path, capsys):
+    folder = shutil.copytree(adapter, tmp_path / "a")
+    card = write_card(folder, repo="owner/aligner", license="cc-by-sa-4.0").read_text(encoding="utf-8")
+    for text in (
+        "base_model: owner/base",
+        "library_name: peft",
+        "license: cc-by-sa-4.0",
+        "| 30.0 | 20.0 |",
+        "A limit.",
+    ):
+        assert text in card
+    assert check_folder(folder) == []
+    assert push(folder, "owner/aligner", dry_run=True) is None
+    assert "adapter_model.safetensors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.py", "import os"),
+        ("adapter_model.bin", "x"),
+        ("other.safetensors", None),
+        ("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": "/home/me/base"}'),
+        ("adapter_config.json", '{"peft_type": "IA3", "base_model_name_or_path": "owner/base"}'),
+        ("adapter_model.safetensors", None),
+    ],
+)
+def test_check_finds_faults_of_an_adapter(adapter, tmp_path, file, content):
+    folder = shutil.copytree(adapter, tmp_path / "a")
+    write_card(folder, repo="owner/aligner", license="cc-by-sa-4.0")
+    if content is not None:
+        (folder / file).write_text(content)
+    elif file == "adapter_model.safetensors":
+        (folder / file).unlink()
+    else:
+        shutil.copy(folder / "adapter_model.safetensors", folder / file)
+    assert file in {problem.file for problem in check_folder(folder)}
+
+
+def test_zoo_adapter_is_small_and_of_the_lower_layers():
+    settings = json.loads((DEFAULT_ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
+    alignment = json.loads((DEFAULT_ADAPTER / ADAPTER_SETTINGS).read_text(encoding="utf-8"))
+    assert settings["base_model_name_or_path"] == DEFAULT_MODEL and settings["r"] == RANK
+    assert settings["layers_to_transform"] == list(range(alignment["word_alignment_layer"]))
+    weights = DEFAULT_ADAPTER / "adapter_model.safetensors"
+    assert weights.stat().st_size < 1_000_000
+    with safe_open(str(weights), framework="pt") as tensors:
+        shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]
+    assert len(shapes) == 7 * 6 * 2
+    assert check_folder(DEFAULT_ADAPTER) == []
