@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 OLDEST := $(shell sed -nE 's/^ *"(transformers|huggingface_hub)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 PIP := $(BIN)/python -m pip
 # those that begin with _ are what they share
-BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/reproduce.py bench/objective_figures.py,$(wildcard bench/*.py)))
+BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/reproduce.py bench/objective_figures.py bench/aligner_adapter.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup try demo test test-all test-install mutants dist docs check bench reproduce space

@@ -10,7 +10,8 @@ AER (error rate), and the calibration error: the mean distance between probabili
 0.05) and the share of right links. --noise 1 2 3 also scores copies of the encoder with random noise of at most half a
 step of 4-bit rounding in each block of 32 weights: as far as the rounded copy may be from the weights on the Hub.
 
-An hour on one core with three seeds and three noisy copies.
+The zoo's adapter, modeling/e5_small_aligner, is that of seed 1, with its card by `zoo-card`. An hour and a half on one
+core with three seeds and three noisy copies.
 """
 
 import json
@@ -28,8 +29,9 @@ from crosslingual_zoo.finetuning.align.common import DEFAULT_MODEL, with_likely_
 from crosslingual_zoo.finetuning.align.gold import Gold
 from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
 from crosslingual_zoo.finetuning.align.score import read_with_gold, score
-from crosslingual_zoo.modeling.word_alignment import WordAligner, merge_adapter
+from crosslingual_zoo.modeling.word_alignment import ADAPTER_SETTINGS, WordAligner, merge_adapter
 from crosslingual_zoo.zoo_core.command_line import user_errors
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 
 LANGUAGES = ("de", "fr", "zh", "es", "ru")  # of NTREX, with English
 PAIRS_OF_LANGUAGE = 500
@@ -38,6 +40,26 @@ LEAST_PROBABILITY = 0.5  # of a link
 BINS = 10  # of probabilities, between 0.5 and 1
 BLOCK = 32  # weights that share a step of 4-bit rounding, of 7 steps to each side of 0
 STEPS = 7
+DATA = [  # what the card of an adapter says
+    {
+        "name": "Czech-English Manual Word Alignment: sentences with links",
+        "license": "cc-by-sa-4.0",
+        "url": "https://hdl.handle.net/11234/1-1804",
+        "languages": ["en", "cs"],
+    },
+    {
+        "name": "NTREX-128: translations",
+        "license": "cc-by-sa-4.0",
+        "url": "https://github.com/MicrosoftTranslator/NTREX",
+        "languages": ["en", *LANGUAGES],
+    },
+]
+NOTES = [
+    "It learned from, and was scored with, a copy of the base model whose weights are rounded to 4 bits. The weights "
+    "on the Hub have not been measured.",
+    "The figure of en-cs is of the sentences that it learned from.",
+    "It links more words than the rule alone: recall is higher, precision a little lower.",
+]
 
 GoldSet = tuple[list[tuple[Side, Side]], dict[int, Gold]]
 
@@ -155,7 +177,27 @@ def main() -> None:
                 scores = {set_name: score_set(aligner, *gold_set) for set_name, gold_set in sets.items()}
                 rows.append(row | {"scores": scores})
                 show(f"{name}, noise {noise}", [{"set": set_name} | of_set for set_name, of_set in scores.items()])
+        scores_of = {row["adapter"]: row["scores"] for row in rows if row["noise"] is None}
+        for name, adapter in adapters.items():
+            describe(adapter, scores_of["rule alone"], scores_of[name], sets)
         write_results(flags, {"rows": rows})
+
+
+def describe(folder: Path, before: dict[str, dict[str, float]], after: dict[str, dict[str, float]], sets: dict) -> None:
+    """Writes what the card says of data and scores, and leaves the probabilities with the calibration of the rule:
+    that of one pair of languages does not hold for others."""
+    settings_file = folder / ADAPTER_SETTINGS
+    write_json(settings_file, read_json(settings_file) | {"word_alignment_calibration": None})
+    facts = read_json(folder / "adaptation.json")
+    facts["data"] = [
+        known | {"rows": trained_on["rows"]} for known, trained_on in zip(DATA, facts["data"], strict=True)
+    ]
+    facts["notes"] = NOTES
+    facts["scores"] = []
+    for name, (_, gold) in sets.items():
+        row = {"name": name, "sentences": len(gold), "before": before[name]["aer"], "after": after[name]["aer"]}
+        facts["scores"].append(row)
+    write_json(folder / "adaptation.json", facts)
 
 
 def with_adapter(aligner: WordAligner, folder: Path) -> WordAligner:

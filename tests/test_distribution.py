@@ -16,6 +16,7 @@ PACKAGES = {"finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus
 # by package, the data that code reads
 DATA = {
     "finetuning": ("recipes/**/*.yaml", "published/*.yaml", "suites/*.yaml", "metrics/**/*.py", "align/templates/*"),
+    "modeling": ("e5_small_aligner/*",),
     "hub_cards": ("templates/**/*", "space/*"),
     "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml"),
     "sample_corpus": ("**/*",),

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import crosslingual_zoo
 from crosslingual_zoo.finetuning.align.common import (
     load_aligner,
     make_parser,
@@ -338,7 +337,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     command += ["--resume"] if (run / "recipe.yaml").exists() else []
-    root = str(Path(crosslingual_zoo.__file__).parents[1])
+    root = str(Path(__file__).parents[3])  # of crosslingual_zoo
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if options.device == "cpu" else {})
     with (
