@@ -6,10 +6,9 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from safetensors import safe_open
 
-from crosslingual_zoo.hub_cards.folder_check import ADAPTER_CONFIGURATION, ADAPTER_WEIGHTS
 from crosslingual_zoo.hub_cards.record import HUB, hub_id
 from crosslingual_zoo.hub_cards.sections import markdown, plain
-from crosslingual_zoo.zoo_core.provenance import read_json
+from crosslingual_zoo.zoo_core.provenance import ADAPTER_CONFIGURATION, ADAPTER_WEIGHTS, read_json
 
 
 def adapter_values(folder: Path, repo: str | None, name: str | None, license: str | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 from crosslingual_zoo.zoo_core.console import say_loading
-from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, written_aside
+from crosslingual_zoo.zoo_core.provenance import ADAPTER_CONFIGURATION, folder_fingerprint, is_adapter, written_aside
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
@@ -52,7 +52,6 @@ def write_card(
     """
     from huggingface_hub.utils import validate_repo_id
 
-    from crosslingual_zoo.hub_cards.folder_check import is_adapter
     from crosslingual_zoo.hub_cards.metadata import start_of
     from crosslingual_zoo.hub_cards.record import hub_id, read_record
 
@@ -108,7 +107,6 @@ def _notes(record: "Record", start: str) -> Iterator[str]:
 def render_adapter(folder: Path, repo: str | None, name: str | None, license: str | None) -> str:
     """Returns the card of an adapter's folder."""
     from crosslingual_zoo.hub_cards.adapter_card import adapter_values
-    from crosslingual_zoo.hub_cards.folder_check import ADAPTER_CONFIGURATION
 
     values = adapter_values(folder, repo, name, license)
     return finished(values.pop("data"), "adapter.md.jinja", values, folder_fingerprint(folder, ADAPTER_CONFIGURATION))

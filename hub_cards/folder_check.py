@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from crosslingual_zoo.zoo_core.provenance import REPOSITORY, folder_fingerprint
+from crosslingual_zoo.zoo_core.provenance import (
+    ADAPTER_CONFIGURATION,
+    ADAPTER_WEIGHTS,
+    REPOSITORY,
+    folder_fingerprint,
+    is_adapter,
+)
 
 CACHES = {"__pycache__", ".cache", ".git", ".ipynb_checkpoints", ".DS_Store", "Thumbs.db", ".pytest_cache"}
 HIDDEN = {".gitattributes", ".eval_results"}  # that belong in a repository
@@ -33,8 +39,6 @@ SECRETS = re.compile(
 )
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
-ADAPTER_CONFIGURATION = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SECTIONS = ("Use", "Limits")  # beginnings of headings that a card has to have
 WRITE_CARD = "python -m crosslingual_zoo.hub_cards.card --model DIR"
 
@@ -86,11 +90,6 @@ def _adapter(folder: Path, files: list[str]) -> Iterator[Problem]:
     for path in files:
         if path.endswith((".safetensors", ".py")) and path != ADAPTER_WEIGHTS:
             yield Problem(path, "an adapter does not use it. Remove it.")
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, and no whole model."""
-    return (folder / ADAPTER_CONFIGURATION).is_file() and not (folder / "config.json").is_file()
 
 
 def files_of(folder: Path) -> list[str]:

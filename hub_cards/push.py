@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 from crosslingual_zoo.hub_cards.card import as_written
-from crosslingual_zoo.hub_cards.folder_check import check_folder, files_of, is_adapter
+from crosslingual_zoo.hub_cards.folder_check import check_folder, files_of
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.provenance import is_adapter
 
 CARD = "README.md"
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names that transformers looks for

@@ -16,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
+ADAPTER_CONFIGURATION = "adapter_config.json"  # PEFT's names
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROJECT = "crosslingual-zoo"  # as pyproject.toml names it
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf", PROJECT)
@@ -97,6 +99,11 @@ def version_line() -> str:
     """Returns the versions to name in an issue: of the project, Python, torch and transformers."""
     found = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
     return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of PEFT, and no whole model."""
+    return (folder / ADAPTER_CONFIGURATION).is_file() and not (folder / "config.json").is_file()
 
 
 def model_files(folder: Path, configuration: str = "config.json") -> list[Path]:

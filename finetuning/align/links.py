@@ -39,7 +39,13 @@ from crosslingual_zoo.zoo_core.processes import (
     stop_if_told,
     stop_signals,
 )
-from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, model_fingerprint, read_json, write_json
+from crosslingual_zoo.zoo_core.provenance import (
+    ADAPTER_CONFIGURATION,
+    folder_fingerprint,
+    model_fingerprint,
+    read_json,
+    write_json,
+)
 from crosslingual_zoo.zoo_core.recipes import recipe_differences
 
 Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
@@ -360,7 +366,7 @@ def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[st
     adapter = aligner.adapter
     return {
         "input": reader.name,
-        "adapter": folder_fingerprint(adapter, "adapter_config.json") if adapter else None,
+        "adapter": folder_fingerprint(adapter, ADAPTER_CONFIGURATION) if adapter else None,
         "model": model_fingerprint(aligner.states.model.name_or_path),
         **{name: getattr(aligner, name) for name in ("method", "layer", "window", "matching")},
         **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},
