@@ -69,7 +69,7 @@ def parse_command_line(
     parser = CommandParser(description=description, add_help=False, usage=usage)
     about = "recipe: a YAML file with the fields below; it may extend another (`extends`)"
     parser.add_argument("--config", metavar="FILE", help=about)
-    about = "set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'"
+    about = "set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'; values are YAML: 'language=\"no\"'"
     parser.add_argument("overrides", nargs="*", metavar="field=value", help=about)
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)

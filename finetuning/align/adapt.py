@@ -248,8 +248,8 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
     languages = {"source_language": "source", "target_language": "target"}
     settings = {
-        "output_dir": run,
-        "model.start_from": find_model(options.model),
+        "output_dir": json.dumps(str(run), ensure_ascii=False),  # JSON is YAML: a name may have any characters
+        "model.start_from": json.dumps(find_model(options.model), ensure_ascii=False),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
     }
