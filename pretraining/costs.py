@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from crosslingual_zoo.pretraining.evaluation import peak_bytes
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.rows import inputs_of
 from crosslingual_zoo.pretraining.training import Training
 from crosslingual_zoo.zoo_core.provenance import memory_gib

@@ -28,7 +28,8 @@ from crosslingual_zoo.pretraining.data.batches import Feed
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
 from crosslingual_zoo.pretraining.rows import inputs_of
 from crosslingual_zoo.pretraining.start.initialization import learnable, model_class
 from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
