@@ -69,7 +69,6 @@ def from_all(work: Callable[[], T]) -> list[T]:
 
     if PartialState().num_processes == 1:
         return [work()]
-    outcome = Outcome()
     try:
         outcome = Outcome(work())
     except Stopped as stopped:

@@ -58,7 +58,7 @@ def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any
     """
     is_file = isinstance(config, str | os.PathLike)
     fields = read_yaml(config) if is_file else dict(config or {})
-    merged = OmegaConf.create(_without_missing(dataclasses.asdict(recipe_class())))
+    merged = OmegaConf.create(dataclasses.asdict(recipe_class(), dict_factory=_with_value))
     _merge(merged, fields, str(config) if is_file else "the recipe")
     for override in overrides:
         _apply(override, merged)
@@ -173,6 +173,11 @@ def _read_file(file: Path) -> dict[str, Any]:
     return values
 
 
+def _with_value(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a dataclass without those that are required and not set."""
+    return {name: value for name, value in items if value != MISSING}
+
+
 def _merge(merged: DictConfig, fields: Mapping[str, Any], name: str) -> None:
     """Merges fields into a recipe. `name` is that of their file in errors."""
     for key, value in fields.items():
@@ -189,9 +194,12 @@ def _apply(override: str, merged: DictConfig) -> None:
         raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
     try:
         value = OmegaConf.from_dotlist([f"value={text}"]).value
-        OmegaConf.update(merged, name, value, merge=False)
-    except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError) as error:
+    except yaml.YAMLError as error:
         raise ValueError(f"override `{override}`: {_one_line(error)}. Quote a text that is no YAML.") from None
+    try:
+        OmegaConf.update(merged, name, value, merge=False)
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ValueError(f"override `{override}`: {_one_line(error)}.") from None
 
 
 def _check_insertions(merged: DictConfig) -> None:
@@ -225,15 +233,6 @@ def _flatten(value: Any, name: str = "") -> dict[str, Any]:
 
 def _joined(name: str, key: str) -> str:
     return f"{name}.{key}" if name else key
-
-
-def _without_missing(value: Any) -> Any:
-    """A dictionary without the required fields, also inside of others."""
-    if isinstance(value, dict):
-        return {key: _without_missing(item) for key, item in value.items() if item != MISSING}
-    if isinstance(value, list):
-        return [_without_missing(item) for item in value]
-    return value
 
 
 def validate(recipe_class: type, values: dict[str, Any]) -> Any:

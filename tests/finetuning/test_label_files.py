@@ -32,21 +32,40 @@ def test_load_labels_conll(tmp_path):
     ]
 
 
+CONLLU = """# newdoc
+# text = al mar
+1-2 al _ _ _
+1 a a ADP _
+2 el el DET _
+2.1 x _ _ _
+3 mar mar NOUN _
+
+# newdoc
+1 # # SYM _
+"""
+
+
 def test_load_labels_conllu_syntactic_words(tmp_path):
-    one = ["1-2 al _ _ _", "1 a a ADP _", "2 el el DET _", "2.1 x _ _ _", "3 mar mar NOUN _"]
-    sentences = [["\t".join([*line.split(), *"_____"]) for line in lines] for lines in (one, ["1 # # SYM _"])]
-    text = "\n".join(line for lines in sentences for line in ("# newdoc", "# text = x", *lines, ""))
-    found = rows(write(tmp_path / "es.conllu", text))
-    assert [row["tokens"] for row in found] == [["a", "el", "mar"], ["#"]]
-    assert [row["upos"] for row in found] == [["ADP", "DET", "NOUN"], ["SYM"]]
+    lines = []
+    for line in CONLLU.splitlines():
+        is_token = line[:1].isdigit()
+        lines.append("\t".join([*line.split(), *"_____"]) if is_token else line)
+    sentences = rows(write(tmp_path / "es.conllu", "\n".join(lines)))
+    assert [sentence["tokens"] for sentence in sentences] == [["a", "el", "mar"], ["#"]]
+    assert [sentence["upos"] for sentence in sentences] == [["ADP", "DET", "NOUN"], ["SYM"]]
 
 
 def test_load_labels_squad_file_is_its_questions(tmp_path):
-    asked = [{"id": str(i), "question": f"q{i}", "answers": [{"text": "b", "answer_start": i}]} for i in range(3)]
-    paragraphs = [{"context": "a b", "qas": asked[:2]}, {"context": "2020-02-01", "qas": asked[2:]}]
-    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [one]} for one in paragraphs]}
-    found = rows(write(tmp_path / "train-v1.1.json", json.dumps(squad)))
-    assert found == [{"context": "a b" if i < 2 else "2020-02-01", **row} for i, row in enumerate(asked)]
+    questions = []
+    for number in range(3):
+        answer = {"text": "b", "answer_start": number}
+        questions.append({"id": str(number), "question": f"q{number}", "answers": [answer]})
+    first = {"title": "t", "paragraphs": [{"context": "a b", "qas": questions[:2]}]}
+    second = {"title": "t", "paragraphs": [{"context": "2020-02-01", "qas": questions[2:]}]}
+    squad = {"version": "1.1", "data": [first, second]}
+    contexts = ["a b", "a b", "2020-02-01"]
+    expected = [{"context": context, **question} for context, question in zip(contexts, questions, strict=True)]
+    assert rows(write(tmp_path / "train-v1.1.json", json.dumps(squad))) == expected
 
 
 @pytest.mark.parametrize(
