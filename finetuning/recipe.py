@@ -14,7 +14,7 @@ from crosslingual_zoo.finetuning.published import look_up
 from crosslingual_zoo.finetuning.results import run_name
 from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE
 from crosslingual_zoo.zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
-from crosslingual_zoo.zoo_core.tables import FORMATS, Table
+from crosslingual_zoo.zoo_core.tables import Table
 
 INIT_FROM = "folder of a finished run of the same `model`, whose best seed this run starts from; the results name it"
 NOTE = "how the data differ from the benchmark's own; the results show it as a warning"
@@ -35,7 +35,7 @@ class Translations:
 class LabeledTable(Table):
     """Rows of text with a label."""
 
-    format: Literal["auto", "hub", *FORMATS, "conll", "conllu"] = option(
+    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "text", "conll", "conllu"] = option(
         "auto", "format of `path`; auto: a folder, a Hub id, or a file by its ending, such as .csv or .conll"
     )
     text_columns: list[str] = option(

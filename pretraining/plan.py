@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 if __name__ == "__main__":  # before the imports, which take seconds
     print("loading libraries", file=sys.stderr, flush=True)
@@ -27,7 +28,7 @@ from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_b
 from crosslingual_zoo.pretraining.data.batches import Feed
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
-from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
 from crosslingual_zoo.pretraining.rows import inputs_of
@@ -79,7 +80,7 @@ def show_plan(recipe: Recipe) -> None:
     if recipe.head_phase and start.lacks_head:
         recipe = recipe.with_head_phase()
     console.print(f"{recipe.model.type}: {model.num_parameters():,} parameters")
-    if matching:
+    if matching and start.source:
         _print_matching(console, matching, start.source.name, feed.tokenizer)
     console.print(_corpora_table(feed.corpora, recipe.alpha, any(limits.values())))
     first_steps = []
@@ -160,14 +161,14 @@ def supported(checkpoint: Pretrained) -> Table:
         objectives, reason = objectives_of(model_type, checkpoint)
         rows.append((model_type, objectives, reason))
     if not any(objectives for _, objectives, _ in rows):
-        raise ValueError(reason)
+        raise ValueError(rows[0][2])
     columns = ("model.type", "objectives that work", "objectives that do not")
     return _table(f"{checkpoint.name}: objectives", columns, rows)
 
 
 def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
     """Returns the objectives that work for a model of this type from the checkpoint, and why others do not."""
-    cls = model_class(model_type, checkpoint)
+    cls: Any = model_class(model_type, checkpoint)
     try:
         backbone = cls.config_class.from_pretrained(checkpoint.path).backbone_config
     except (OSError, ValueError) as error:
@@ -242,7 +243,7 @@ def _phase_table(
     loss_weights = phase.loss_weights(model)
     rows: list[tuple[str, ...]] = []
     for name, objective in phase.objectives.items():
-        if objective.reads:
+        if not isinstance(objective, Collator):
             rows.append((name, f"{objective.weight:g}", f"those of {objective.reads}"))
             continue
         weights = {loss: weight for loss, weight in loss_weights.items() if loss.partition(".")[0] == name}
@@ -275,7 +276,7 @@ def _print_first_batch(console: Console, batch: dict, tokenizer: PreTrainedToken
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
             is_token_T = fields["segment_ids"][row] >= 0
-            tokens = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][is_token_T].tolist())
+            tokens: Any = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][is_token_T].tolist())
             if "labels" in fields:
                 for position, label in enumerate(fields["labels"][row][is_token_T].tolist()):
                     if label != IGNORED:

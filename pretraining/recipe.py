@@ -227,6 +227,7 @@ class Recipe:
         """Returns the recipe with its `head_phase` as the first of its phases."""
         first = self.phases[0]
         settings = self.head_phase
+        assert settings, "the recipe has no head_phase"
         head = Phase(
             name=HEAD,
             steps=settings.steps,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Le
 from omegaconf import MISSING
@@ -15,7 +15,6 @@ from crosslingual_zoo.zoo_core.recipes import Name, option
 from crosslingual_zoo.zoo_core.tables import SUFFIXES, Table
 
 Size = Annotated[int, Ge(1), Le(2**63 - 1)]
-T = TypeVar("T")
 
 
 @dataclass
@@ -31,11 +30,6 @@ class Sized:
     size: Size | None = option(
         None, "its part of N_i, in the same unit for all corpora; default: the number of its examples"
     )
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """Its language, or its two languages, source first."""
-        return (self.source_language, self.target_language)
 
 
 @dataclass
@@ -66,6 +60,7 @@ class Monolingual(Sized, Table):
 
     @property
     def codes(self) -> tuple[str, ...]:
+        """Its language."""
         return (self.language,)
 
     def __post_init__(self) -> None:
@@ -78,7 +73,7 @@ class Monolingual(Sized, Table):
         except re.error as error:
             raise ValueError(f"document_pattern is {self.document_pattern!r}: {error}.") from error
 
-    def each(self) -> list["Monolingual"]:
+    def each(self) -> list[Self]:
         """Returns the corpora of an entry: itself, or one for each of its languages.
 
         Raises ValueError for languages without `{language}`, and for `{language}` without languages.
@@ -137,7 +132,12 @@ class Bitext(Sized):
         None, "column on which `source` and `target` are joined; without it they are joined line by line"
     )
 
-    def each(self) -> list["Bitext"]:
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Its two languages, source first."""
+        return (self.source_language, self.target_language)
+
+    def each(self) -> list[Self]:
         """Returns the corpora of an entry: itself, or one for each of its pairs.
 
         Raises ValueError for pairs without `{source}` and `{target}`, for these without pairs, and for a pair that is
@@ -178,6 +178,11 @@ class LinkedPairs(Sized, Table):
         "does not learn possible links (`p`), and labels rows without links itself. null: no row has links",
     )
 
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Its two languages, source first."""
+        return (self.source_language, self.target_language)
+
 
 @dataclass
 class SideOfPairs(Sized):
@@ -190,6 +195,7 @@ class SideOfPairs(Sized):
 
     @property
     def codes(self) -> tuple[str, ...]:
+        """The language of the side."""
         return (self.pairs.codes[self.side],)
 
 
@@ -210,7 +216,7 @@ def _several(corpus: Monolingual | Bitext, field_name: str, listed: list[str]) -
     return names
 
 
-def _filled(item: T, words: dict[str, str]) -> T:
+def _filled(item: Any, words: dict[str, str]) -> Any:
     """Returns a copy of a corpus or table with each word of `words` replaced by its value, in all texts."""
     if isinstance(item, str):
         for word, value in words.items():
@@ -237,9 +243,10 @@ def name_corpora(corpora: Sequence[Monolingual | Bitext | LinkedPairs]) -> Corpo
 
 def _table_name(corpus: Monolingual | Bitext | LinkedPairs) -> str:
     """Returns the last part of the path of a corpus' first table, without the ending of a file."""
-    table = corpus
     if isinstance(corpus, Bitext):
         table = corpus.table or corpus.source or Table("")
+    else:
+        table = corpus
     path = Path(table.path)
     is_file = path.suffix in SUFFIXES or table.format not in ("auto", "hub")
     return path.stem if is_file else path.name

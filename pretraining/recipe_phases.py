@@ -134,11 +134,12 @@ class Phase:
 
     def predictions(self, batch: dict, weights: Mapping[str, float]) -> int:
         """Returns the number of predictions that the labels of a batch give, before the model has read it."""
+        collators = self.with_examples
         count = 0
         for loss, weight in weights.items():
             name = loss.partition(".")[0]
             if weight and name in batch:
-                count += self.objectives[name].predictions(batch[name])
+                count += collators[name].predictions(batch[name])
         return count
 
     def unused_losses(self, model: Any) -> dict[str, float]:

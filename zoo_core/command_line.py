@@ -26,7 +26,8 @@ class CommandParser(argparse.ArgumentParser):
     """argparse's parser with `--version`, one-line errors, and `--dry-run` for `--dry_run` (or the other way round)."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
+        keywords.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*arguments, **keywords)
         about = "show the versions to name in an issue, and exit"
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 

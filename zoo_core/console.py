@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -66,7 +67,7 @@ class RunBar(Progress):
             redirect_stdout=sys.stdout.isatty(),
             speed_estimate_period=600,  # steps may take minutes
         )
-        self.steps = None
+        self.steps: Any = None  # the bar's task
         self.has_begun = False
 
     def begin(self, total: int, done: int = 0) -> None:

@@ -50,7 +50,7 @@ def run_facts(argv: list[str]) -> dict[str, Any]:
 
 def _command(argv: list[str]) -> str:
     """The command line without names of users and machines."""
-    words = [str(word) for word in argv]
+    words = list(argv)
     program = Path(words[0] if words else "")
     if program.is_relative_to(REPOSITORY):
         words[0] = str(program.relative_to(REPOSITORY))

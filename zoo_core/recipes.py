@@ -64,7 +64,7 @@ def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any
         _apply(override, merged)
     _check_insertions(merged)
     try:
-        values = OmegaConf.to_container(merged, resolve=True)
+        values: Any = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
         raise ValueError(f"the recipe cannot be resolved: {_one_line(error)}") from None
     recipe = validate(recipe_class, values)
@@ -97,7 +97,8 @@ def read_yaml(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> dic
     inherited.pop("output_dir", None)  # two recipes must not write into the same folder
     merged = OmegaConf.create(inherited)
     _merge(merged, fields, name)
-    return OmegaConf.to_container(merged)
+    values: Any = OmegaConf.to_container(merged)
+    return values
 
 
 def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
@@ -121,7 +122,7 @@ def recipe_differences(old: dict, new: dict) -> list[str]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown `name`: the nearest known names, or all of them."""
-    names = [str(item) for item in known]
+    names = list(known)
     return _did_you_mean(name, names) or f"Known: {', '.join(names) or 'none'}."
 
 
@@ -165,7 +166,7 @@ def _rows(table: Path) -> dict[str, Any]:
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
-        values = OmegaConf.to_container(OmegaConf.load(file))  # reads 1e-4 as a number; a repeated key is an error
+        values: Any = OmegaConf.to_container(OmegaConf.load(file))  # reads 1e-4 as a number; a repeated key is an error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ValueError(f"{file} is not YAML in UTF-8: {_one_line(error)}") from None
     if not isinstance(values, dict) or not values:
@@ -295,7 +296,7 @@ def field_groups(recipe_class: type) -> list[FieldGroup]:
             meaning = field.metadata.get("help", "")
             name = _joined(names[0], field.name)
             fields.append(FieldHelp(name, _type_text(hints[field.name]), default, meaning))
-        summary = " ".join(kind.__doc__.split("\n\n")[0].split())
+        summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         groups.append(FieldGroup(", ".join(names).strip(", ") or kind.__name__, summary, fields))
     return groups
 

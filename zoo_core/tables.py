@@ -49,7 +49,7 @@ class Table:
     path: str = option(MISSING, "Hub id (owner/name), local folder in the Hub's layout, or a file")
     config: str | None = option(None, "configuration of the dataset, where it has several")
     split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
-    format: Literal["auto", "hub", *FORMATS] = option(
+    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "text"] = option(
         "auto", f"format of `path`; auto: a folder, a Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
     )
     delimiter: str | None = option(
@@ -286,7 +286,9 @@ def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
     """Opens a file, or takes a stream such as standard input, which stays open, and unpacks bytes that begin as gzip.
     Raises ValueError for a damaged gzip file."""
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(file, "rb")) if isinstance(file, str | Path) else file
+        stream: Any = file
+        if isinstance(file, str | Path):
+            stream = stack.enter_context(open(file, "rb"))
         if stream.peek(len(GZIP))[: len(GZIP)] == GZIP:
             stream = stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb"))
         try:
@@ -331,7 +333,8 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: Rows) -> str:
 
     try:
         builder = datasets.load_dataset_builder(plain_path(path), table.config, revision=table.revision)
-        files = sorted(str(file) for split in builder.config.data_files.values() for file in split)
+        data_files: Any = builder.config.data_files
+        files = sorted(str(file) for split in data_files.values() for file in split)
     except (OSError, ValueError):
         return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
     digest = hashlib.sha256(table.split.encode())

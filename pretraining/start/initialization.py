@@ -12,7 +12,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 from crosslingual_zoo.modeling.backbone import honors_block_masks
 from crosslingual_zoo.modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
 from crosslingual_zoo.modeling.configuration_encoder import first_position, longest_input
-from crosslingual_zoo.pretraining.objectives import OBJECTIVES
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
 from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
@@ -64,6 +64,11 @@ class Start:
         """The class to train. Raises ValueError for a checkpoint that cannot be read."""
         return model_class(self.model.type, self.start_from)
 
+    @property
+    def config_class(self) -> Any:
+        """The class of its configuration."""
+        return self.model_class.config_class
+
     def build_config(self, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None) -> PreTrainedConfig:
         """Returns the configuration of the run, checked against the tokenizer and the recipe.
 
@@ -72,16 +77,15 @@ class Start:
         Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary
         or special tokens that are not the tokenizer's, and what `_check_phases` finds.
         """
-        config_class = self.model_class.config_class
-        field_names = {field.name for field in dataclasses.fields(config_class)}
+        field_names = {field.name for field in dataclasses.fields(self.config_class)}
         for name in self.model.config:
             if name not in field_names:
-                reason = f"{config_class.__name__} has no such field. {nearest(name, field_names)}"
+                reason = f"{self.config_class.__name__} has no such field. {nearest(name, field_names)}"
                 raise ValueError(f"model.config.{name}: {reason}")
         if checkpoint:
             start = self._resumed(checkpoint)
         elif self.start_from:
-            start = self._continued(tokenizer)
+            start = self._continued(self.start_from, tokenizer)
         else:
             start = self._from_scratch(tokenizer)
         self._check_tokenizer(start, tokenizer)
@@ -91,15 +95,15 @@ class Start:
 
     def _resumed(self, checkpoint: Path) -> StartConfig:
         """The configuration of a checkpoint of this run."""
-        config = self.model_class.config_class.from_pretrained(checkpoint / "model")
+        config = self.config_class.from_pretrained(checkpoint / "model")
         return StartConfig(config, f"the checkpoint {checkpoint}", config.to_dict())
 
-    def _continued(self, tokenizer: PreTrainedTokenizerBase) -> StartConfig:
+    def _continued(self, start_from: Pretrained, tokenizer: PreTrainedTokenizerBase) -> StartConfig:
         """That of `model.start_from`, with `model.config`."""
-        self.start_from.config()  # its error names the field if the checkpoint needs its own code
-        learned, _ = self.model_class.config_class.get_config_dict(self.start_from.path)
+        start_from.config()  # its error names the field if the checkpoint needs its own code
+        learned, _ = self.config_class.get_config_dict(start_from.path)
         if learned.get("decoder_layers") is not None:
-            raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
+            raise ValueError(f"{start_from} is a translation model. Start from the encoder it was made from.")
         fields = dict(learned)
         fields.pop("word_alignment_layer", None)  # tuned for the checkpoint's weights
         for name, value in self._language_fields(tokenizer).items():
@@ -107,12 +111,12 @@ class Start:
             if name == "special_token_ids" or not learned.get("languages"):
                 fields[name] = value
         with readable("model.config"):
-            config = self.model_class.config_class.from_dict(fields | self.model.config)
+            config = self.config_class.from_dict(fields | self.model.config)
         counts_from_padding = first_position(config) > 0
         is_free = not counts_from_padding and "pad_token_id" not in self.model.config
         if is_free and tokenizer.pad_token_id is not None:
             config.pad_token_id = tokenizer.pad_token_id  # whose row is not trained; it does nothing else
-        return StartConfig(config, f"the checkpoint {self.start_from.name!r}", learned)
+        return StartConfig(config, f"the checkpoint {start_from.name!r}", learned)
 
     def _from_scratch(self, tokenizer: PreTrainedTokenizerBase) -> StartConfig:
         """That of random weights, or of `model.meta_pretrained`, with `model.config`."""
@@ -122,12 +126,12 @@ class Start:
         if self.source:
             fields |= self.source.config_fields(self.model.config, tokenizer)
         with readable("model.config"):
-            config = self.model_class.config_class(**fields | self.model.config)
+            config = self.config_class(**fields | self.model.config)
         return StartConfig(config, "model.config", {})
 
     def _language_fields(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """Fields of a model whose <mask> may carry a language; none of other models."""
-        if "languages" not in {field.name for field in dataclasses.fields(self.model_class.config_class)}:
+        if "languages" not in {field.name for field in dataclasses.fields(self.config_class)}:
             return {}
         special_ids = sorted(set(tokenizer.all_special_ids))
         fields = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": special_ids}
@@ -161,7 +165,9 @@ class Start:
 
     def _check_languages(self, start: StartConfig) -> None:
         languages = getattr(start.config, "languages", None)
-        for code in self.recipe.languages if languages else ():
+        if not languages:
+            return
+        for code in self.recipe.languages:
             if code not in languages:
                 reason = f"not a language of {start.source} ({', '.join(languages)})"
                 raise ValueError(f"the recipe has text in {code!r}, which is {reason}. Remove that text.")
@@ -186,7 +192,7 @@ class Start:
                     kind = getattr(backbone, "model_type", start.config.model_type)
                     combination = f"model.attention={self.model.attention} of a {kind!r}"
                     raise ValueError(f"{field} needs its own attention masks, which {combination} ignores.")
-                if name in phase.with_examples and objective.max_length > longest:
+                if longest is not None and isinstance(objective, Collator) and objective.max_length > longest:
                     limit = f"but the model has {longest} positions. Set it to {longest} or less."
                     raise ValueError(f"{field}.max_length is {objective.max_length}, {limit}")
 
@@ -217,17 +223,19 @@ class Start:
         model.set_skip_padding(self.model.skip_padding)
         if self.model.gradient_checkpointing:
             # renamed in transformers 5.2x; the lowest version that we support has only the old name
-            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+            has_new_name = hasattr(model, "activation_checkpointing_enable")
+            getattr(model, "activation_checkpointing_enable" if has_new_name else "gradient_checkpointing_enable")()
         return model
 
-    def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
+    def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: Any) -> PreTrainedModel:
         """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
         if self.start_from is None:
             return self.model_class(type(config).from_dict(config.to_dict(), **options))
         path = str(checkpoint / "model") if checkpoint else self.start_from.path
         options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
         with readable(path):  # other shapes are reported below, with the recipe's field
-            model, report = self.model_class.from_pretrained(path, ignore_mismatched_sizes=True, **options)
+            loaded: Any = self.model_class.from_pretrained(path, ignore_mismatched_sizes=True, **options)
+        model, report = loaded
         if report["mismatched_keys"]:  # also of a head, which would be dropped silently
             raise ValueError(
                 f"{min(report['mismatched_keys'])[0]} of {self.start_from} has another shape than in the "
@@ -248,6 +256,6 @@ def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[P
     return installed_class(model_type, "AutoModelForPreTraining")
 
 
-def learnable(cls: type[PreTrainedModel]) -> list[str]:
+def learnable(cls: Any) -> list[str]:
     """Lists the objectives that a `<Model>ForPreTraining` class can learn: its own, and those with masked-LM loss."""
     return [name for name, objective in OBJECTIVES.items() if name in cls.objectives or objective.is_masked_lm]

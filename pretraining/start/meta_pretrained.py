@@ -142,6 +142,7 @@ def carry_over(model: PreTrainedModel, source: MetaCheckpoint, matching: Matchin
         if name not in old_weights or part not in copied_parts:
             fresh.append(name)
         elif name in names_of_rows:
+            assert matching, "rows are copied by their matching"
             matching.copy_rows(new, old_weights[name])
         elif name not in (POSITIONS, TOKEN_TYPES):
             new.copy_(old_weights[name])

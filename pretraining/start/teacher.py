@@ -13,7 +13,7 @@ import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -73,12 +73,15 @@ class TeacherModel:
         config = checkpoint.config()
         self.settings = teacher
         self.path = checkpoint.path
-        self.tokenizer = checkpoint.tokenizer(config)
+        self.tokenizer: Any = checkpoint.tokenizer(config)
         if self.tokenizer.mask_token_id is None:
             raise ValueError(f"the tokenizer of {checkpoint} has no mask token. Use a masked language model.")
         model, _ = checkpoint.masked_lm(config, is_whole=True)
-        self.model = model.eval().requires_grad_(False)
-        self.longest_input = min(longest_input(config), self.tokenizer.model_max_length)
+        self.model: Any = model.eval().requires_grad_(False)
+        self.longest_input = self.tokenizer.model_max_length
+        longest = longest_input(config)
+        if longest is not None:
+            self.longest_input = min(self.longest_input, longest)
         vocabulary = read_vocabulary(tokenizer)
         # WordPiece's unknown token is a whole word; SentencePiece's does not include the mark of the word's start
         unknown = Subword(UNKNOWN, vocabulary.kind == "wordpiece")
@@ -87,7 +90,7 @@ class TeacherModel:
         # one to one: of several, the student's lowest id
         student_ids: dict[int, int] = {}  # by the teacher's
         for student_id, (teacher_id, route) in enumerate(zip(matching.sources, matching.routes, strict=True)):
-            if route == "exact":
+            if teacher_id is not None and route == "exact":
                 student_ids.setdefault(teacher_id, student_id)
         if not student_ids:
             raise ValueError(f"{checkpoint} has no common token with the student. Use a teacher of its script.")
@@ -212,7 +215,7 @@ def text_of(subwords: Sequence[Subword | bytes]) -> tuple[str, list[tuple[int, i
     text = ""
     offsets_T: list[tuple[int, int]] = []
     for is_bytes, run in itertools.groupby(subwords, lambda subword: isinstance(subword, bytes)):
-        tokens = list(run)
+        tokens: list[Any] = list(run)
         if is_bytes:
             parts = [b"".join(tokens).decode(errors="replace")]
         else:

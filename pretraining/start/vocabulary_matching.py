@@ -157,7 +157,9 @@ class _Index:
         for form in (fold_case, normalize):
             index: dict[Subword, int] = {}
             for subword, number in self.exact.items():
-                text = form(subword.text) if isinstance(subword, Subword) else ""
+                if isinstance(subword, bytes):
+                    continue
+                text = form(subword.text)
                 if text:
                     index.setdefault(Subword(text, subword.starts_word), number)
             written_so = {subword: self.exact[subword] for subword in index if subword in self.exact}
@@ -214,7 +216,7 @@ def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) 
     subwords = set(vocabulary.subwords)
     unreachable = set()
     for number, subword in enumerate(vocabulary.subwords):
-        if subword is None or subword.starts_word or is_spaced(subword.text):
+        if not isinstance(subword, Subword) or subword.starts_word or is_spaced(subword.text):
             continue
         if Subword(subword.text, True) in subwords:
             words = tokenizer(f"a{subword.text}", add_special_tokens=False).word_ids()
