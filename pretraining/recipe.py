@@ -1,7 +1,8 @@
 """The pre-training recipe: every field that `pretraining/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file with these fields. `key=value` on the command line overrides a field (`phases.0.steps=10`).
-`zoo_core.recipes` reads and prints recipes. `Recipe.check` checks fields against each other.
+The fields of corpora and phases are in `recipe_corpora.py` and `recipe_phases.py`. `zoo_core.recipes` reads and prints
+recipes. `Recipe.check` checks fields against each other.
 """
 
 from dataclasses import dataclass, field, replace
