@@ -58,7 +58,8 @@ from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
 from crosslingual_zoo.pretraining.data.batches import Feed
 from crosslingual_zoo.pretraining.data.examples import Example, Texts
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import ModelStart, Phase, Recipe
+from crosslingual_zoo.pretraining.recipe import ModelStart, Recipe
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.training import Training, make_accelerator
 from crosslingual_zoo.zoo_core.command_line import user_errors
 

@@ -35,6 +35,9 @@ class Translations:
 class LabeledTable(Table):
     """Rows of text with a label."""
 
+    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "text", "conll", "conllu"] = option(
+        "auto", "format of `path`; auto: a folder, a Hub id, or a file by its ending, such as .csv or .conll"
+    )
     text_columns: list[str] = option(
         ["text"], "one column of text, or two that are encoded as a pair; tagging: the column of the words"
     )

@@ -15,7 +15,7 @@ from crosslingual_zoo.hub_cards.record import Record, hub_id
 from crosslingual_zoo.modeling.checkpoints import split_revision
 from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import is_selected
+from crosslingual_zoo.pretraining.recipe_corpora import is_selected
 
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from crosslingual_zoo.pretraining.evaluation import peak_bytes
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.rows import inputs_of
 from crosslingual_zoo.pretraining.training import Training
 from crosslingual_zoo.zoo_core.provenance import memory_gib
@@ -34,7 +34,9 @@ def measure(training: Training, first_steps: list[list[dict]]) -> Costs:
     `first_steps` are the micro-batches of the first step of each phase. Raises `torch.OutOfMemoryError` if a GPU cannot
     hold a micro-batch.
     """
-    recipe, device, model = training.recipe, training.accelerator.device, training.model
+    recipe = training.recipe
+    model = training.model
+    device = training.accelerator.device
     feed = copy.copy(training.feed)
     feed.recipe = replace(recipe, gradient_accumulation_steps=1)
     num_parameters = sum(weight.numel() for weight in model.parameters())
@@ -95,7 +97,7 @@ def memory_of(device: torch.device) -> float | None:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     gib = memory_gib()
-    return gib and gib * 2**30
+    return None if gib is None else gib * 2**30
 
 
 def span(fastest: float, slowest: float) -> str:

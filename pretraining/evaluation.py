@@ -17,7 +17,7 @@ from crosslingual_zoo.modeling.symmetrization import wide, wide_type
 from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
 from crosslingual_zoo.pretraining.data.corpora import Corpus, unigram_entropy
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.rows import inputs_of
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.zoo_core.provenance import resident_bytes

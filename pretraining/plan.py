@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 if __name__ == "__main__":  # before the imports, which take seconds
     print("loading libraries", file=sys.stderr, flush=True)
@@ -19,16 +20,17 @@ import pandas
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.modeling.backbone import honors_block_masks
-from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_bytes
+from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_bytes, tokens_of
 from crosslingual_zoo.pretraining.data.batches import Feed
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
-from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
+from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
 from crosslingual_zoo.pretraining.rows import inputs_of
 from crosslingual_zoo.pretraining.start.initialization import learnable, model_class
 from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
@@ -40,6 +42,7 @@ from crosslingual_zoo.zoo_core.console import quiet_libraries
 from crosslingual_zoo.zoo_core.masking import IGNORED
 
 EXAMPLES_SHOWN = 2
+BYTES_OF_ID = 4
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
 ROWS_READ = 1000  # of a corpus with `max_rows`, which may be large
 
@@ -73,23 +76,20 @@ def show_plan(recipe: Recipe) -> None:
             start.model = replace(start.model, attention="sdpa")  # others may be of a GPU alone
         model = start.build_model(config, matching)
     elif start.start_from:
-        model = start.load(config, attn_implementation="eager", device_map="meta")
+        model = start.load(config, attn_implementation="eager", device_map="meta")  # tells whether it lacks a head
     if recipe.head_phase and start.lacks_head:
         recipe = recipe.with_head_phase()
     console.print(f"{recipe.model.type}: {model.num_parameters():,} parameters")
-    if matching:
+    if matching and start.source:
         _print_matching(console, matching, start.source.name, feed.tokenizer)
     console.print(_corpora_table(feed.corpora, recipe.alpha, any(limits.values())))
     first_steps = []
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
-        micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
-        learned = [loss for loss, weight in phase.loss_weights(model).items() if weight]
-        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, learned))
-        if index == 0:
-            _print_first_batch(console, micro_batches[0], feed.tokenizer)
-        first_steps.append(micro_batches)
+        first_steps.append(list(itertools.islice(loader, recipe.gradient_accumulation_steps)))
+        console.print(_phase_table(recipe.phases, index, first_steps[index], feed.num_processes, model))
+    _print_first_batch(console, first_steps[0][0], feed.tokenizer)
     console.print(_when_it_saves(recipe, feed.corpora))
     few.phases = recipe.phases
     if is_measured:
@@ -115,7 +115,8 @@ def _every(steps: int) -> str:
 
 def _costs(training: Training, first_steps: list[list[dict]]) -> str:
     """Returns the line about time and memory."""
-    device, num_processes = training.accelerator.device, training.accelerator.num_processes
+    device = training.accelerator.device
+    num_processes = training.accelerator.num_processes
     try:
         costs = measure(training, first_steps)
     except torch.OutOfMemoryError:
@@ -123,8 +124,10 @@ def _costs(training: Training, first_steps: list[list[dict]]) -> str:
             raise
         return "memory: a micro-batch does not fit into this GPU. Raise gradient_accumulation_steps."
     name = "GPU" if device.type == "cuda" else device.type.upper()
-    place = f"on this {name}" if num_processes == 1 else f"with {num_processes} processes on such a {name}"
-    time = f"about {span(costs.fastest, costs.slowest)} {place}, without evaluating and saving"
+    hardware = f"on this {name}"
+    if num_processes > 1:
+        hardware = f"with {num_processes} processes on such a {name}"
+    time = f"about {span(costs.fastest, costs.slowest)} {hardware}, without evaluating and saving"
     return f"time: {time}; memory: about {costs.num_bytes / 2**30:.1f} GiB a process"
 
 
@@ -153,8 +156,11 @@ def supported(checkpoint: Pretrained) -> Table:
 
     Raises ValueError if no model of the zoo can start from it.
     """
-    rows = [(name, *objectives_of(name, checkpoint)) for name in MODEL_TYPES]
-    if not any(can for _, can, _ in rows):
+    rows = []
+    for model_type in MODEL_TYPES:
+        objectives, reason = objectives_of(model_type, checkpoint)
+        rows.append((model_type, objectives, reason))
+    if not any(objectives for _, objectives, _ in rows):
         raise ValueError(rows[0][2])
     columns = ("model.type", "objectives that work", "objectives that do not")
     return _table(f"{checkpoint.name}: objectives", columns, rows)
@@ -162,15 +168,17 @@ def supported(checkpoint: Pretrained) -> Table:
 
 def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
     """Returns the objectives that work for a model of this type from the checkpoint, and why others do not."""
-    cls = model_class(model_type, checkpoint)
+    cls: Any = model_class(model_type, checkpoint)
     try:
         backbone = cls.config_class.from_pretrained(checkpoint.path).backbone_config
     except (OSError, ValueError) as error:
         return "", str(error)
-    names, has_masks = learnable(cls), honors_block_masks(backbone)
-    cannot = [name for name in names if OBJECTIVES[name].own_mask and not has_masks]
-    reason = f"{', '.join(cannot)}: {backbone.model_type} does not support their attention masks" if cannot else ""
-    return ", ".join(name for name in names if name not in cannot), reason
+    names = learnable(cls)
+    need_masks = [name for name in names if OBJECTIVES[name].own_mask]
+    if not need_masks or honors_block_masks(backbone):
+        return ", ".join(names), ""
+    reason = f"{', '.join(need_masks)}: {backbone.model_type} does not support their attention masks"
+    return ", ".join(name for name in names if name not in need_masks), reason
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
@@ -184,16 +192,21 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], no
 def _print_matching(console: Console, matching: Matching, source: str, tokenizer: PreTrainedTokenizerBase) -> None:
     console.print(f"rows of the vocabulary, from {source}")
     console.print(_matching_table(matching, tokenizer))
-    for read in matching.dictionaries:
-        console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
+    for dictionary in matching.dictionaries:
+        counts = f"{dictionary.pairs:,} pairs, {dictionary.skipped:,} lines skipped"
+        console.print(f"{dictionary.path} ({dictionary.language}): {counts}")
 
 
 def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> str:
     """Counts the rows of the vocabulary by script, that of a token's first letter, and by the way to fill a row."""
-    texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]
-    scripts = [next(filter(None, map(script_of, text)), "no letter") for text in texts]
-    columns = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
-    return pandas.crosstab(*columns, margins=True, margins_name="all").to_string()
+    scripts = []
+    for subword in read_vocabulary(tokenizer).subwords:
+        text = getattr(subword, "text", "")
+        letters = [script for script in map(script_of, text) if script]
+        scripts.append(letters[0] if letters else "no letter")
+    script = pandas.Series(scripts, name="script")
+    route = pandas.Series(matching.routes, name="route")
+    return pandas.crosstab(script, route, margins=True, margins_name="all").to_string()
 
 
 def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> Table:
@@ -202,11 +215,19 @@ def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> T
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
         for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
-            lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            num_rows = int(corpus.scale * corpus.counts["rows"])
+            losses = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
             tokens = int(corpus.scale * corpus.tokens)
-            facts = (f"{num_rows:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
-            rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
+            cells = [
+                corpus.name,
+                f"{int(corpus.scale * corpus.counts['rows']):,}",
+                f"{tokens:,}",
+                f"{BYTES_OF_ID * tokens / 2**30:.3f}",
+                f"{corpus.size:,}",
+                f"{share:.1%}",
+                f"{len(corpus.held_out):,}",
+                ", ".join(losses),
+            ]
+            rows.append(cells)
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
     note = ""
     if is_estimated:
@@ -215,45 +236,52 @@ def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> T
 
 
 def _phase_table(
-    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, learned: list[str]
+    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, model: PreTrainedModel
 ) -> Table:
-    """`learned`: the losses that the model learns, such as `mlm` or `ca_mlm_pairs.inner`."""
-    phase, together = phases[index], scheduled_together(phases, index)
-    rate = f"in the schedule of phase {together[0].name!r}"
-    if phase is together[0]:
-        steps = sum(other.steps for other in together)
-        rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule} over {steps:,}"
-    rows = []
+    """`micro_batches`: those of the first step, in this process."""
+    phase = phases[index]
+    loss_weights = phase.loss_weights(model)
+    rows: list[tuple[str, ...]] = []
     for name, objective in phase.objectives.items():
-        if objective.reads:
+        if not isinstance(objective, Collator):
             rows.append((name, f"{objective.weight:g}", f"those of {objective.reads}"))
             continue
-        fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
+        weights = {loss: weight for loss, weight in loss_weights.items() if loss.partition(".")[0] == name}
         # this process's share of the first step, times the processes
-        tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
-        own = [loss for loss in learned if loss.partition(".")[0] == name]  # each predicts the same tokens
-        predictions = sum(phase.predictions(batch, dict.fromkeys(own, 1.0)) for batch in micro_batches) * num_processes
+        tokens = num_processes * sum(tokens_of({name: batch[name]}) for batch in micro_batches)
+        predictions = num_processes * sum(phase.predictions(batch, weights) for batch in micro_batches)
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{predictions:,}")
         rows.append((name, f"{objective.weight:g}", *counts))
-    trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
-    title = f"phase {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
+    trainable = ", ".join(phase.trainable)
+    if phase.freeze_body:
+        trainable += ", without the body"
+    schedule = _schedule_text(phase, scheduled_together(phases, index))
+    title = f"phase {phase.name!r}: {phase.steps:,} steps, {schedule}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "predictions")
     return _table(title, columns, rows)
 
 
-def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
+def _schedule_text(phase: Phase, together: list[Phase]) -> str:
+    """`together`: the phases of its schedule."""
+    if phase is not together[0]:
+        return f"in the schedule of phase {together[0].name!r}"
+    steps = sum(other.steps for other in together)
+    return f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule} over {steps:,}"
+
+
+def _print_first_batch(console: Console, batch: dict, tokenizer: PreTrainedTokenizerBase) -> None:
     """Prints the tokens of a few rows."""
     for objective, sub_batch in batch.items():
         console.print(f"first batch, {objective}; gold→shown where a token is predicted:")
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
-            kept = fields["segment_ids"][row] >= 0
-            shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][kept].tolist())
+            is_token_T = fields["segment_ids"][row] >= 0
+            tokens: Any = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][is_token_T].tolist())
             if "labels" in fields:
-                for place, label in enumerate(fields["labels"][row][kept].tolist()):
+                for position, label in enumerate(fields["labels"][row][is_token_T].tolist()):
                     if label != IGNORED:
-                        shown[place] = f"{tokenizer.convert_ids_to_tokens(label)}→{shown[place]}"
-            console.print(f"  [{name}]", *shown)
+                        tokens[position] = f"{tokenizer.convert_ids_to_tokens(label)}→{tokens[position]}"
+            console.print(f"  [{name}]", *tokens)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -266,10 +294,12 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         quiet_libraries()
         checkpoint = Pretrained(flags.checkpoint, "CHECKPOINT", flags.hub_root, flags.trust_remote_code)
-        config, _ = checkpoint.config(), checkpoint.tokenizer()
+        config = checkpoint.config()
+        checkpoint.tokenizer()
         console = Console(soft_wrap=True, highlight=False, markup=False)
         console.print(supported(checkpoint))
-        console.print(f"newly initialized, of encoder and LM head: {listed(checkpoint.masked_lm(config)[1])}")
+        _, fresh = checkpoint.masked_lm(config)
+        console.print(f"newly initialized, of encoder and LM head: {listed(fresh)}")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ from crosslingual_zoo.pretraining.checkpoints import (
 from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
 from crosslingual_zoo.pretraining.data.corpora import load_corpora
 from crosslingual_zoo.pretraining.evaluation import Meter, evaluate
-from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
 from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.pretraining.stopping import Stops

@@ -20,7 +20,8 @@ from crosslingual_zoo.modeling.checkpoints import check_vocabulary, load_config
 from crosslingual_zoo.modeling.configuration_encoder import longest_input
 from crosslingual_zoo.pretraining import plan
 from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
-from crosslingual_zoo.pretraining.recipe import MetaPretrained, ModelStart, Phase, Recipe, Teacher
+from crosslingual_zoo.pretraining.recipe import MetaPretrained, ModelStart, Recipe, Teacher
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,8 @@ class CommandParser(argparse.ArgumentParser):
     """argparse's parser with `--version`, one-line errors, and `--dry-run` for `--dry_run` (or the other way round)."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
+        keywords.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*arguments, **keywords)
         about = "show the versions to name in an issue, and exit"
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 
@@ -50,8 +51,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def _spelled(self, argument: str) -> str:
         name, equals, value = argument.partition("=")
-        same = {known.replace("_", "-"): known for known in self._option_string_actions if known.startswith("--")}
-        return same.get(name.replace("_", "-"), name) + equals + value
+        for option in self._option_string_actions:
+            if option.startswith("--") and option.replace("_", "-") == name.replace("_", "-"):
+                name = option
+        return name + equals + value
 
     def error(self, message: str) -> NoReturn:
         fail(f"{self.prog}: error: {message.rstrip('.')}. --help lists the options.")
@@ -69,7 +72,7 @@ def parse_command_line(
     parser = CommandParser(description=description, add_help=False, usage=usage)
     about = "recipe: a YAML file with the fields below; it may extend another (`extends`)"
     parser.add_argument("--config", metavar="FILE", help=about)
-    about = "set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'"
+    about = "set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'; values are YAML: 'language=\"no\"'"
     parser.add_argument("overrides", nargs="*", metavar="field=value", help=about)
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)
@@ -84,7 +87,7 @@ def parse_command_line(
 
 
 @contextlib.contextmanager
-def user_errors(after_interrupt: str = ""):
+def user_errors(after_interrupt: str = "") -> Iterator[None]:
     """Ends the program with a message and without a traceback after an error that the user can fix.
 
     The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C,
@@ -94,17 +97,22 @@ def user_errors(after_interrupt: str = ""):
     except (ValueError, OSError, KeyboardInterrupt) as error:
         if os.environ.get("ZOO_TRACEBACK") == "1":
             raise
+        program = Path(sys.argv[0]).name
         if not isinstance(error, KeyboardInterrupt):
-            fail(f"{Path(sys.argv[0]).name}: error: {error}")
-        print(f"{Path(sys.argv[0]).name}: interrupted{after_interrupt and '; '}{after_interrupt}", file=sys.stderr)
+            fail(f"{program}: error: {error}")
+        line = f"{program}: interrupted"
+        if after_interrupt:
+            line += f"; {after_interrupt}"
+        print(line, file=sys.stderr)
         sys.exit(130)
 
 
 def fail(message: str) -> NoReturn:
     """Ends the program with exit code 2 and a message on stderr; of several processes, the first prints it."""
-    if listed := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # the launcher lists the messages of all processes
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")  # the launcher lists the messages of all processes
+    if error_file:
         error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
-    if not listed or launched_rank() == 0:
+        Path(error_file).write_text(json.dumps({"message": error}), encoding="utf-8")
+    if not error_file or launched_rank() == 0:
         print(message.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     sys.exit(2)

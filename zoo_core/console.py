@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -53,12 +54,20 @@ class RunBar(Progress):
 
     def __init__(self, is_shown: bool = True):
         """`is_shown`: whether this process shows anything."""
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
-        columns += (TimeRemainingColumn(), "{task.fields[note]}")
-        console = CONSOLE if is_shown else Console(quiet=True)
-        settings = {"disable": not (is_shown and CONSOLE.is_terminal), "redirect_stdout": sys.stdout.isatty()}
-        super().__init__(*columns, console=console, speed_estimate_period=600, **settings)  # steps may take minutes
-        self.steps = None
+        super().__init__(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            "left",
+            TimeRemainingColumn(),
+            "{task.fields[note]}",
+            console=CONSOLE if is_shown else Console(quiet=True),
+            disable=not (is_shown and CONSOLE.is_terminal),
+            redirect_stdout=sys.stdout.isatty(),
+            speed_estimate_period=600,  # steps may take minutes
+        )
+        self.steps: Any = None  # the bar's task
         self.has_begun = False
 
     def begin(self, total: int, done: int = 0) -> None:
@@ -77,7 +86,9 @@ class RunBar(Progress):
         self.update(self.steps, note=note)
         if self.disable:
             task = self.tasks[0]
-            left = "-:--:--" if (rest := task.time_remaining) is None else timedelta(seconds=round(rest))
+            left = "-:--:--"
+            if task.time_remaining is not None:
+                left = str(timedelta(seconds=round(task.time_remaining)))
             self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
 
     def say(self, text: str) -> None:

@@ -6,16 +6,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*p"  # with 10 colors: 360 lines, no two of which are alike
+# with 10 colors: 360 lines, no two of which are alike
+DASHES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX*p"
+CHARACTERS_AN_INCH = 13
 
 
 def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns a different style for each line, as arguments of matplotlib's `plot`."""
-
-    def style(n: int) -> dict[str, Any]:
-        return dict(color=f"C{n % 10}", linestyle=DASHES[n // 10 % 4], marker=MARKERS[n % 9], markersize=4)
-
-    return {name: style(n) for n, name in enumerate(dict.fromkeys(names))}
+    styles = {}
+    for number, name in enumerate(dict.fromkeys(names)):
+        styles[name] = {
+            "color": f"C{number % 10}",
+            "linestyle": DASHES[number // 10 % len(DASHES)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+        }
+    return styles
 
 
 @contextmanager
@@ -26,17 +33,29 @@ def figure_of(
     above the legend: the meaning of bars, bands and dots."""
     from matplotlib.figure import Figure  # slow to import
 
-    width, figure = size[0], Figure(figsize=size, layout="constrained")
+    width, _ = size
+    characters = int(CHARACTERS_AN_INCH * width)
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     yield grid
+    lines = {}  # by their labels
     for axes in grid.flat:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_visible(axes.has_data())
-    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
-    handles = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if handles or note:
-        names = [textwrap.fill(text, int(13 * width)) for text in handles]
-        fitting = int(width / (0.6 + 0.07 * max(map(len, names), default=0)))
-        place = dict(loc="outside lower center", ncols=max(1, min(fitting, len(names))), fontsize=8, frameon=False)
-        figure.legend(handles.values(), names, title=textwrap.fill(note, int(13 * width)), title_fontsize=8, **place)
+        handles, labels = axes.get_legend_handles_labels()
+        lines |= dict(zip(labels, handles, strict=True))
+    figure.suptitle(textwrap.fill(title, characters), fontsize=10)
+    if lines or note:
+        longest = max(map(len, lines), default=0)
+        fitting = int(width / (0.6 + 0.07 * min(longest, characters)))
+        figure.legend(
+            lines.values(),
+            [textwrap.fill(label, characters) for label in lines],
+            title=textwrap.fill(note, characters),
+            loc="outside lower center",
+            ncols=max(1, min(fitting, len(lines))),
+            fontsize=8,
+            title_fontsize=8,
+            frameon=False,
+        )
     figure.savefig(path, dpi=150)

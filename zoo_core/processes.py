@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A Ctrl-C reaches the launcher and its processes, and the launcher sends it to them again: one key, two signals.
 REPEATED_WITHIN_SECONDS = 2.0
 # Of this process: its first signal, when it came, and whether signals are held.
-_STATE = SimpleNamespace(received=None, at=0.0, is_held=False)
+_STATE = SimpleNamespace(received=None, seconds=0.0, is_held=False)
 # Linux's prctl, and the process whose forks end with it, inside of `forks_end_with_this_process`
 _FORKS = SimpleNamespace(prctl=None, parent=None)
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>: the signal that a process gets when its parent ends
@@ -52,6 +52,15 @@ def start_processes() -> Any:
     return state
 
 
+class Outcome(NamedTuple):
+    """Of the work of a process: its result, or why there is none."""
+
+    result: Any = None
+    message: str | None = None
+    stop: signal.Signals | None = None
+    error: Exception | None = None  # of this process alone: not every error can be sent
+
+
 def from_all(work: Callable[[], T]) -> list[T]:
     """Runs `work` in every process, and returns all results, in the order of the processes, in each of them. If `work`
     raises ValueError, OSError or `Stopped` in any process, all processes raise ValueError or `Stopped`."""
@@ -60,19 +69,22 @@ def from_all(work: Callable[[], T]) -> list[T]:
 
     if PartialState().num_processes == 1:
         return [work()]
-    result = error = None
     try:
-        result = work()
-    except (ValueError, OSError, Stopped) as raised:
-        error = raised
+        outcome = Outcome(work())
+    except Stopped as stopped:
+        outcome = Outcome(stop=stopped.signal)
+    except (ValueError, OSError) as error:
+        outcome = Outcome(error=error, message=str(error))
     try:
-        found = gather_object([(result, error and str(error), getattr(error, "signal", None))])
-    except RuntimeError as raised:  # the launcher ends this one as well
-        raise ValueError("Another process of this run has ended.") from raised
-    for _, message, number in found:
-        if message is not None:
-            raise Stopped(number) if number else ValueError(message) from error
-    return [result for result, *_ in found]
+        outcomes = gather_object([outcome._replace(error=None)])
+    except RuntimeError as error:  # the launcher ends this one as well
+        raise ValueError("Another process of this run has ended.") from error
+    for other in outcomes:
+        if other.stop is not None:
+            raise Stopped(other.stop)
+        if other.message is not None:
+            raise ValueError(other.message) from outcome.error
+    return [other.result for other in outcomes]
 
 
 @contextlib.contextmanager
@@ -81,7 +93,8 @@ def main_first() -> Iterator[None]:
     it raises ValueError or OSError in any process, all processes raise ValueError."""
     from accelerate import PartialState
 
-    is_first, errors = PartialState().is_local_main_process, []
+    is_first = PartialState().is_local_main_process
+    errors = []
 
     def report() -> None:
         for error in errors:
@@ -126,9 +139,9 @@ def stop_signals(advice: str = "") -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _STATE.received, _STATE.is_held = None, False
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
+    _forget_signals()
+    handlers_before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in handlers_before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _handle)
     try:
@@ -139,12 +152,20 @@ def stop_signals(advice: str = "") -> Iterator[None]:
         if number is None:
             raise
         if launched_rank() == 0:
-            print(f"{Path(sys.argv[0]).name}: {Stopped(number)}{advice and '; '}{advice}", file=sys.stderr, flush=True)
+            line = f"{Path(sys.argv[0]).name}: {Stopped(number)}"
+            if advice:
+                line += f"; {advice}"
+            print(line, file=sys.stderr, flush=True)
         sys.exit(128 + number)
     finally:
-        _STATE.received, _STATE.is_held = None, False
-        for number, handler in before.items():
+        _forget_signals()
+        for number, handler in handlers_before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _forget_signals() -> None:
+    _STATE.received = None
+    _STATE.is_held = False
 
 
 def hold_signals() -> None:
@@ -155,13 +176,14 @@ def hold_signals() -> None:
 @contextlib.contextmanager
 def held_signals(is_held: bool = True) -> Iterator[None]:
     """Only notes a first signal inside the block. If not `is_held`, raises it, also one that came before."""
-    before, _STATE.is_held = _STATE.is_held, is_held
+    was_held = _STATE.is_held
+    _STATE.is_held = is_held
     try:
         if not is_held:
             stop_if_told()
         yield
     finally:
-        _STATE.is_held = before
+        _STATE.is_held = was_held
 
 
 at_once = functools.partial(held_signals, False)
@@ -195,7 +217,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def leave_signals_to_main(worker: int) -> None:
     """Makes a data-loading worker ignore Ctrl-C and the first SIGTERM, which may be of the whole process group, so that
     the run can save; the run ends the worker with a second SIGTERM."""
-    _STATE.received, _STATE.is_held = None, True
+    _forget_signals()
+    hold_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -203,13 +226,14 @@ def leave_signals_to_main(worker: int) -> None:
 
 def _handle(number: int, frame: object) -> None:
     is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, or accelerate with several processes
-    is_first = _STATE.received is None
-    if not is_launched or (not is_first and time.monotonic() - _STATE.at >= REPEATED_WITHIN_SECONDS):
-        # the system's handler, so that a second signal also ends code that does not return to Python
-        signal.signal(number, signal.SIG_DFL)
-    if is_first:
-        _STATE.received, _STATE.at = signal.Signals(number), time.monotonic()
+    if _STATE.received is None:
+        _STATE.received = signal.Signals(number)
+        _STATE.seconds = time.monotonic()
+        if not is_launched:
+            # the system's handler, so that a second signal also ends code that does not return to Python
+            signal.signal(number, signal.SIG_DFL)
         if not _STATE.is_held:
             raise Stopped(_STATE.received)
-    elif signal.getsignal(number) == signal.SIG_DFL:
+    elif not is_launched or time.monotonic() - _STATE.seconds >= REPEATED_WITHIN_SECONDS:
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

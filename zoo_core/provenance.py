@@ -29,26 +29,47 @@ def run_facts(argv: list[str]) -> dict[str, Any]:
     """Returns facts of this run, without names of users and machines: the home folder in the command becomes `~`."""
     import torch
 
-    home, argv = str(Path.home()), [str(item) for item in argv]
-    if argv and (program := Path(argv[0])).is_absolute():
-        argv[0] = str(program.relative_to(REPOSITORY)) if program.is_relative_to(REPOSITORY) else program.name
-    cpus = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append({"name": properties.name, "memory_gib": round(properties.total_memory / 2**30, 1)})
     return {
-        "command": shlex.join(item.replace(home, "~") if len(home) > 1 else item for item in argv),
+        "command": _command(argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": _git_state(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": _versions(),
         "hardware": {
-            "cpu": re.findall(r"(?m)^model name\s*: (.*)|\Z", cpus)[0] or platform.machine(),
+            "cpu": _cpu_name(),
             "cores": usable_cores(),
             "memory_gib": memory_gib(),
-            "gpus": [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
+            "gpus": gpus,
             "processes": int(os.environ.get("WORLD_SIZE", 1)),
         },
     }
+
+
+def _command(argv: list[str]) -> str:
+    """The command line without names of users and machines."""
+    words = list(argv)
+    program = Path(words[0] if words else "")
+    if program.is_relative_to(REPOSITORY):
+        words[0] = str(program.relative_to(REPOSITORY))
+    elif program.is_absolute():
+        words[0] = program.name
+    home = str(Path.home())
+    if len(home) > 1:
+        words = [word.replace(home, "~") for word in words]
+    return shlex.join(words)
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):  # Linux alone has the file
+        name = re.search(r"(?m)^model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if name:
+            return name[1]
+    return platform.machine()
 
 
 def usable_cores() -> int:
@@ -82,23 +103,28 @@ def _git_state() -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
 
     try:
-        place, commit = git("rev-parse", "--show-toplevel", "HEAD")
+        root, commit = git("rev-parse", "--show-toplevel", "HEAD")
         changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)bench/results")
     except (OSError, subprocess.SubprocessError):
         return None
-    # else it is installed somewhere inside another project
-    return {"commit": commit, "dirty": bool(changes)} if Path(place) == REPOSITORY else None
+    if Path(root) != REPOSITORY:  # it is installed somewhere inside another project
+        return None
+    return {"commit": commit, "dirty": bool(changes)}
 
 
 def _versions() -> dict[str, str]:
-    found = {name: next(iter(metadata.distributions(name=name)), None) for name in LIBRARIES}
-    return {name: library.version for name, library in found.items() if library}
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def version_line() -> str:
     """Returns the versions to name in an issue: of the project, Python, torch and transformers."""
-    found = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
-    return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
+    versions = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
+    names = [name for name in (PROJECT, "Python", "torch", "transformers") if name in versions]
+    return ", ".join(f"{name} {versions[name]}" for name in names)
 
 
 def is_adapter(folder: Path) -> bool:
@@ -108,7 +134,8 @@ def is_adapter(folder: Path) -> bool:
 
 def model_files(folder: Path, configuration: str = "config.json") -> list[Path]:
     """Returns the weights and config.json of a model folder. Raises ValueError if it contains no model."""
-    weights = {file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern) if file.name not in NOT_WEIGHTS}
+    files = [file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern)]
+    weights = {file for file in files if file.name not in NOT_WEIGHTS}
     config = folder / configuration
     if not weights or not config.is_file():
         lacking = configuration if weights else "weights (*.safetensors or *.bin)"
@@ -181,13 +208,15 @@ def read_json(
     if missing is not ... and not path.is_file():
         return missing
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or not JSON: {error}. {advice}") from None
-    absent = next((name for name in needs if name not in found), None) if isinstance(found, dict) else "JSON object"
+    absent = ["JSON object"]
+    if isinstance(content, dict):
+        absent = [name for name in needs if name not in content]
     if absent:
-        raise ValueError(f"{path} has no {absent}: it was changed, or is a different file. {advice}")
-    return found
+        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is a different file. {advice}")
+    return content
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:
@@ -211,7 +240,10 @@ def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]]) -> None:
 
 def forget_machine(model_dir: str | os.PathLike) -> None:
     """Removes from a saved model folder the Trainer's pickle, and what the tokenizer keeps of this machine."""
-    file, traces = Path(model_dir) / "tokenizer_config.json", ("is_local", "local_files_only", "name_or_path")
-    file.with_name("training_args.bin").unlink(missing_ok=True)
-    if settings := read_json(file, {}):
-        write_json(file, {name: value for name, value in settings.items() if name not in traces})
+    folder = Path(model_dir)
+    (folder / "training_args.bin").unlink(missing_ok=True)
+    settings = read_json(folder / "tokenizer_config.json", {})
+    for trace in ("is_local", "local_files_only", "name_or_path"):
+        settings.pop(trace, None)
+    if settings:
+        write_json(folder / "tokenizer_config.json", settings)

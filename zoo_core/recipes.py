@@ -18,22 +18,21 @@ import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from typing_extensions import is_typeddict
 
 from crosslingual_zoo.zoo_core.provenance import written_aside
 
 TABLE = "paper.yaml"
 FIELD = re.compile(r"\$\{[\w.\[\]-]+\}")  # ${field}
 BOUNDS = {Ge: "at least", Gt: "above", Le: "at most", Lt: "below", MinLen: "length at least", Len: "length"}
+INSIDE = {list: ".N", dict: ".NAME"}  # in dotted names: a position of a list, a key of a dictionary
 LARGEST = Le(2**31 - 1)  # of whole numbers; not part of --help
 Count = Annotated[int, Ge(0), LARGEST]
 Positive = Annotated[int, Ge(1), LARGEST]
@@ -53,35 +52,24 @@ def option(default: Any, help: str) -> Any:
 def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any] | None, overrides: list[str]) -> Any:
     """Reads a recipe: the defaults of `recipe_class`, then `config` (a YAML file, or its fields), then the overrides.
 
-    An override `a.b=value` replaces a field, `phases.0.steps=10` one of a list's entry. Its value is YAML; fields of
-    type str take it literally. Raises ValueError for a file that cannot be read, an environment variable in a value
-    (`${oc.env:NAME}`), required fields without a value, and as `validate`.
+    An override `a.b=value` replaces a field, `phases.0.steps=10` one of a list's entry. Its value is YAML, so text that
+    YAML reads as something else is quoted: `language="no"`. Raises ValueError for a file that cannot be read, an
+    environment variable in a value (`${oc.env:NAME}`), required fields without a value, and as `validate`.
     """
-    files = _read_chain(config) if isinstance(config, str | os.PathLike) else [("the recipe", config or {})]
-    defaults = dataclasses.asdict(recipe_class(), dict_factory=lambda items: {k: v for k, v in items if v != MISSING})
-    merged, sources = _merged(defaults, files), [(f"in {file}", list(_flatten(dict(values)))) for file, values in files]
+    is_file = isinstance(config, str | os.PathLike)
+    fields = read_yaml(config) if is_file else dict(config or {})
+    merged = OmegaConf.create(dataclasses.asdict(recipe_class(), dict_factory=_with_value))
+    _merge(merged, fields, str(config) if is_file else "the recipe")
     for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals or not name:
-            raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
-        sources.append((f"override `{override}`", [name]))
-        try:
-            OmegaConf.update(merged, name, _parse(text, _types_at(recipe_class, name.split("."))), merge=False)
-        except (OmegaConfBaseException, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            if "list index out of range" in reason:
-                reason = f"a list of the recipe has no entry of this number, which counts from 0 ({name})"
-            raise ValueError(f"override `{override}`: {reason}.") from None
-    for name, text in _flatten(OmegaConf.to_container(merged)).items():
-        # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
-        if isinstance(text, str) and ("${" in FIELD.sub("", text) or "\0" in text):
-            raise ValueError(f"{name} is {text!r}. Recipes insert only their own fields, as in ${{task}}.")
+        _apply(override, merged)
+    _check_insertions(merged)
     try:
-        values = OmegaConf.to_container(merged, resolve=True)
+        values: Any = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ValueError(f"the recipe cannot be resolved: {' '.join(str(error).split())}") from None
-    recipe = validate(recipe_class, values, sources)
-    if missing := [name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING]:
+        raise ValueError(f"the recipe cannot be resolved: {_one_line(error)}") from None
+    recipe = validate(recipe_class, values)
+    missing = [name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING]
+    if missing:
         raise ValueError(f"the recipe has no value for {', '.join(missing)}. Set them, as in `{missing[0]}=...`.")
     return recipe
 
@@ -91,9 +79,26 @@ def change_recipe(recipe: Any, overrides: list[str]) -> Any:
     return load_recipe(type(recipe), dataclasses.asdict(recipe), overrides)
 
 
-def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
-    """Returns the fields of a recipe file over those of the files that it extends, without defaults, not validated."""
-    return OmegaConf.to_container(_merged({}, _read_chain(path)))
+def read_yaml(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Returns the fields of a recipe file over those of the files that it extends, without defaults, not validated.
+    `extended_by`: the files that extend this one, each by the one before."""
+    name = os.fspath(path)
+    if extended_by:
+        name += f" (extended by {extended_by[-1]})"
+    if os.path.realpath(path) in map(os.path.realpath, extended_by):
+        raise ValueError(f"{name} extends itself. Remove one `extends`.")
+    fields = _read_recipe(path, name)
+    base = fields.pop("extends", None)
+    if not isinstance(base, str | None):
+        raise ValueError(f"in {path}: extends is {base!r}. It must be the path of another file.")
+    if not base:
+        return fields
+    inherited = read_yaml(os.path.normpath(Path(path).parent / base), (*extended_by, os.fspath(path)))
+    inherited.pop("output_dir", None)  # two recipes must not write into the same folder
+    merged = OmegaConf.create(inherited)
+    _merge(merged, fields, name)
+    values: Any = OmegaConf.to_container(merged)
+    return values
 
 
 def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
@@ -104,25 +109,26 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
 
 def recipe_differences(old: dict, new: dict) -> list[str]:
     """Returns the fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`."""
-    before, after = _flatten(old), _flatten(new)
-    shown = [(name, *(side.get(name, "(not set)") for side in (before, after))) for name in before | after]
-    return [f"{name}: {one} -> {other}" for name, one, other in shown if one != other]
-
-
-def _flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """{dotted name: scalar}; an empty list or dictionary counts as a scalar."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    flat: dict[str, Any] = {}
-    for key, item in items:
-        flat |= _flatten(item, f"{name}.{key}" if name else str(key))
-    return flat or {name: value}
+    before = _flatten(old)
+    after = _flatten(new)
+    differences = []
+    for name in before | after:
+        old_value = before.get(name, "(not set)")
+        new_value = after.get(name, "(not set)")
+        if old_value != new_value:
+            differences.append(f"{name}: {old_value} -> {new_value}")
+    return differences
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown `name`: the nearest known names, or all of them."""
-    known = list(map(str, known))
-    close = " or ".join(map(repr, difflib.get_close_matches(name, known)))
-    return f"Did you mean {close}?" if close else f"Known: {', '.join(known) or 'none'}."
+    names = list(known)
+    return _did_you_mean(name, names) or f"Known: {', '.join(names) or 'none'}."
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def or_installed(path: str) -> str:
@@ -135,89 +141,121 @@ def or_installed(path: str) -> str:
 def recipe_names(folder: str | os.PathLike) -> list[str]:
     """Returns the names of a folder's recipes, such as `xnli.yaml`: its files, and the rows of its paper.yaml."""
     files = {path.name for path in Path(folder).glob("*.yaml")}
-    return sorted(files - {TABLE} | {f"{name}.yaml" for name in _rows(Path(folder) / TABLE)})
+    rows = {f"{name}.yaml" for name in _rows(Path(folder) / TABLE)}
+    return sorted(files - {TABLE} | rows)
+
+
+def _read_recipe(path: str | os.PathLike, name: str) -> dict[str, Any]:
+    """The fields of a file, or of the row of a table that has its name. `name` is that of the file in errors."""
+    file = Path(or_installed(os.fspath(path)))
+    if file.is_file() and file.name != TABLE:
+        return _read_file(file)
+    table = Path(or_installed(str(Path(path).with_name(TABLE))))
+    rows = _rows(table)
+    if file.stem not in rows:
+        problem = "is a table of recipes" if file.is_file() else "was not found"
+        raise ValueError(f"{name} {problem}. {nearest(file.name, recipe_names(table.parent))}")
+    return rows[file.stem]
 
 
 def _rows(table: Path) -> dict[str, Any]:
-    rows = _read_file(table).items() if table.is_file() else ()
-    return {name: row for name, row in rows if not name.startswith(".")}
-
-
-def _read_chain(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the files that `path` extends, base first, and `path` itself, with the fields of each."""
-    path, by = os.fspath(path), "".join(f" (extended by {name})" for name in extended_by[-1:])
-    if os.path.realpath(path) in map(os.path.realpath, extended_by):
-        raise ValueError(f"{path}{by} extends itself. Remove one `extends`.")
-    file, table = Path(or_installed(path)), Path(or_installed(str(Path(path).with_name(TABLE))))
-    values = _read_file(file) if file.is_file() and file.name != TABLE else _rows(table).get(file.stem)
-    if values is None:
-        problem = "is a table of recipes" if file.is_file() else "was not found"
-        raise ValueError(f"{path}{by} {problem}. {nearest(file.name, recipe_names(table.parent))}")
-    base = values.pop("extends", None)
-    if not isinstance(base, str | None):
-        raise ValueError(f"in {path}: extends is {base!r}. It must be the path of another file.")
-    if extended_by:  # two recipes must not write into the same folder
-        values.pop("output_dir", None)
-    chain = _read_chain(os.path.normpath(Path(path).parent / base), (*extended_by, path)) if base else []
-    return [*chain, (path, values)]
+    if not table.is_file():
+        return {}
+    return {name: row for name, row in _read_file(table).items() if not name.startswith(".")}
 
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
-        values = OmegaConf.to_container(OmegaConf.load(file))  # reads 1e-4 as a number; a repeated key is an error
+        values: Any = OmegaConf.to_container(OmegaConf.load(file))  # reads 1e-4 as a number; a repeated key is an error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ValueError(f"{file} is not YAML in UTF-8: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{file} is not YAML in UTF-8: {_one_line(error)}") from None
     if not isinstance(values, dict) or not values:
         raise ValueError(f"{file} has no fields. --help lists the fields of a recipe.")
     return values
 
 
-def _merged(base: dict[str, Any], files: list[tuple[str, Mapping[str, Any]]]) -> DictConfig:
-    merged = OmegaConf.create(base)
-    for file, values in files:
-        for key, value in values.items():
-            try:
-                merged.merge_with({key: value})
-            except (OmegaConfBaseException, TypeError) as error:
-                raise ValueError(f"in {file}: {key} is {value!r}: {str(error).splitlines()[0]}.") from None
-    return merged
+def _with_value(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a dataclass without those that are required and not set."""
+    return {name: value for name, value in items if value != MISSING}
 
 
-def _parse(text: str, types: list[Any]) -> Any:
-    """Returns the value of an override: YAML, or the text itself for a field of type str and where it is no YAML."""
+def _merge(merged: DictConfig, fields: Mapping[str, Any], name: str) -> None:
+    """Merges fields into a recipe. `name` is that of their file in errors."""
+    for key, value in fields.items():
+        try:
+            merged.merge_with({key: value})
+        except (OmegaConfBaseException, TypeError) as error:
+            raise ValueError(f"in {name}: {key} is {value!r}: {_first_line(error)}.") from None
+
+
+def _apply(override: str, merged: DictConfig) -> None:
+    """Sets the field of an override."""
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
     try:
-        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
-    except yaml.YAMLError:
-        return text
-    is_literal = text and str in types and not (value is None and NoneType in types or isinstance(value, str))
-    return text if is_literal else value
+        value = OmegaConf.from_dotlist([f"value={text}"]).value
+    except yaml.YAMLError as error:
+        raise ValueError(f"override `{override}`: {_one_line(error)}. Quote a text that is no YAML.") from None
+    try:
+        OmegaConf.update(merged, name, value, merge=False)
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ValueError(f"override `{override}`: {_one_line(error)}.") from None
 
 
-def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple[str, list[str]]] = ()) -> Any:
-    """Returns an instance of a dataclass. Raises ValueError for unknown fields, wrong types, numbers out of bounds: a
-    line each, with the dotted name, the value, and the last of `sources` (name, fields) that sets it."""
+def _check_insertions(merged: DictConfig) -> None:
+    """Raises ValueError for texts that insert anything but fields of the recipe, and for null bytes."""
+    for name, text in _flatten(OmegaConf.to_container(merged)).items():
+        # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
+        if isinstance(text, str) and ("${" in FIELD.sub("", text) or "\0" in text):
+            raise ValueError(f"{name} is {text!r}. Recipes insert only their own fields, as in ${{task}}.")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _flatten(value: Any, name: str = "") -> dict[str, Any]:
+    """{dotted name: scalar}; an empty list or dictionary counts as a scalar."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat |= _flatten(item, _joined(name, str(key)))
+    return flat or {name: value}
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def validate(recipe_class: type, values: dict[str, Any]) -> Any:
+    """Returns an instance of a dataclass. Raises ValueError for unknown fields, wrong types and numbers out of bounds:
+    a line each, with the dotted name, the value and pydantic's message."""
+    from pydantic import ValidationError
+
     try:
         return _adapter(recipe_class).validate_json(json.dumps(values, default=str))
-    except ValueError as error:  # pydantic's
+    except ValidationError as error:
         faults = error.errors()
     lines = []
     for fault in faults:
-        parts, found = [], values
-        for part in fault["loc"]:
-            if isinstance(found, dict | list):  # else the part is pydantic's name of a union's member
-                parts.append(str(part))
-                found = found[part] if isinstance(found, list) else found.get(part)
-        place, text = ".".join(parts), f"is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}"
-        if fault["type"] == "value_error":  # of `__post_init__`
-            text = f"is wrong: {fault['ctx']['error']}"
+        name = ".".join(map(str, fault["loc"])) or "the recipe"
         if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            known = [name for kind in _types_at(recipe_class, parts[:-1]) for name in _hints(kind)]
-            text = f"is not a field. {nearest(parts[-1], known)}"
-        origin = ""
-        for source, names in sources:
-            if any(f"{name}.".startswith(f"{place}.") or f"{place}.".startswith(f"{name}.") for name in names):
-                origin = f" ({source})"
-        lines.append(f"{place or 'the recipe'} {text}{origin}")
+            key = str(fault["loc"][-1])
+            hint = _did_you_mean(key, _keys(recipe_class) - {key})
+            lines.append(f"{name} is not a field. {hint or '--help lists the fields.'}")
+        elif fault["type"] == "value_error":  # of `__post_init__`, whose input is a whole dataclass
+            lines.append(f"{name}: {fault['ctx']['error']}")
+        else:
+            lines.append(f"{name} is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}")
     raise ValueError("\n".join(lines))
 
 
@@ -228,68 +266,98 @@ def _adapter(recipe_class: type) -> Any:
     return TypeAdapter(with_config(extra="forbid", strict=True, allow_inf_nan=False)(recipe_class))
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """Returns the types of the fields of a dataclass, or of the keys of a TypedDict."""
-    if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or is_typeddict(kind)):
-        return {}
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return hints if is_typeddict(kind) else {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+class FieldHelp(NamedTuple):
+    """What --help says of a field."""
+
+    name: str  # dotted
+    type: str  # with bounds
+    default: str
+    meaning: str
 
 
-def _types_at(kind: Any, parts: list[str]) -> list[Any]:
-    """Returns the types that a field may have, by the parts of its dotted name."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (Annotated, Union, UnionType):
-        return [found for member in members for found in _types_at(member, parts)]
-    if not parts:
-        return [kind]
-    return _types_at(members[-1] if origin in (list, dict) else _hints(kind).get(parts[0]), parts[1:])
+class FieldGroup(NamedTuple):
+    """A dataclass in a recipe, as --help shows it."""
+
+    title: str  # the dotted names of the fields that hold it
+    summary: str
+    fields: list[FieldHelp]
 
 
-def field_groups(recipe_class: type) -> Iterator[tuple[str, str, list[tuple[str, str, str, str]]]]:
-    """Yields the places, summary and fields (dotted name, type, default, meaning) of each dataclass in a recipe. N is a
-    position of a list, NAME a key of a dictionary."""
-    places: dict[type, list[str]] = {}
-    _find_places(recipe_class, "", places)
-    for kind, found in places.items():
-        fields, made = [], kind()
-        for field, hint in zip(dataclasses.fields(kind), _hints(kind).values(), strict=True):
-            name, value = f"{found[0]}.{field.name}".lstrip("."), getattr(made, field.name)
-            default = "required" if value == MISSING else f"default {value}"
-            default = "see below" if dataclasses.is_dataclass(value) else default
-            fields.append((name, _type_text(hint), default, field.metadata.get("help", "")))
-        yield ", ".join(found) or kind.__name__, " ".join(kind.__doc__.split("\n\n")[0].split()), fields
+def field_groups(recipe_class: type) -> list[FieldGroup]:
+    """Returns each dataclass in a recipe, with its fields. In dotted names, N is a position of a list, NAME a key of a
+    dictionary."""
+    groups = []
+    for kind, names in _names_by_class(recipe_class).items():
+        hints = typing.get_type_hints(kind, include_extras=True)
+        defaults = kind()
+        fields = []
+        for field in dataclasses.fields(kind):
+            default = _default_text(getattr(defaults, field.name))
+            meaning = field.metadata.get("help", "")
+            name = _joined(names[0], field.name)
+            fields.append(FieldHelp(name, _type_text(hints[field.name]), default, meaning))
+        summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        groups.append(FieldGroup(", ".join(names).strip(", ") or kind.__name__, summary, fields))
+    return groups
 
 
-def _find_places(kind: Any, place: str, places: dict[type, list[str]]) -> None:
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        places.setdefault(kind, []).append(place)
-    for name, inner in _hints(kind).items():
-        _find_places(inner, f"{place}.{name}".lstrip("."), places)
-    for member in typing.get_args(kind):
-        _find_places(member, place + {list: ".N", dict: ".NAME"}.get(typing.get_origin(kind), ""), places)
+def _keys(recipe_class: type) -> set[str]:
+    """All names of fields in a recipe, and keys of dictionaries that it determines."""
+    keys: set[str] = set()
+    for group in field_groups(recipe_class):
+        for field in group.fields:
+            keys |= set(field.name.split("."))
+    return keys
+
+
+def _names_by_class(recipe_class: type) -> dict[type, list[str]]:
+    """{dataclass: the dotted names of the fields that hold it}."""
+    names: dict[type, list[str]] = {}
+    waiting: list[tuple[Any, str]] = [(recipe_class, "")]
+    while waiting:
+        kind, name = waiting.pop(0)
+        inner = []
+        if isinstance(kind, type):
+            if dataclasses.is_dataclass(kind):
+                names.setdefault(kind, []).append(name)
+            hints = typing.get_type_hints(kind, include_extras=True)
+            inner = [(hint, _joined(name, key)) for key, hint in hints.items()]
+        position = INSIDE.get(typing.get_origin(kind), "")
+        inner += [(member, name + position) for member in typing.get_args(kind)]
+        waiting = inner + waiting
+    return names
+
+
+def _default_text(value: Any) -> str:
+    if dataclasses.is_dataclass(value):
+        return "see below"
+    return "required" if value == MISSING else f"default {value}"
 
 
 def _type_text(kind: Any) -> str:
     """`int at least 1 | None` of Annotated[int, Ge(1)] | None."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    members = typing.get_args(kind)
     if origin is Annotated:
-        bounds = [one for one in members[1:] if type(one) in BOUNDS and one is not LARGEST]
-        words = " and ".join(f"{BOUNDS[type(one)]} {dataclasses.astuple(one)[0]:,}" for one in bounds)
-        return f"{_type_text(members[0])} {words}".strip()
+        bounds = [bound for bound in members[1:] if type(bound) in BOUNDS and bound is not LARGEST]
+        words = [f"{BOUNDS[type(bound)]} {dataclasses.astuple(bound)[0]:,}" for bound in bounds]
+        return f"{_type_text(members[0])} {' and '.join(words)}".strip()
     if origin is Literal:
         return " | ".join(map(str, members))
+    texts = [_type_text(member) for member in members]
     if origin in (list, dict):
-        return f"{origin.__name__}[{', '.join(map(_type_text, members))}]"
-    return " | ".join(map(_type_text, members)) or getattr(kind, "__name__", str(kind)).replace("NoneType", "None")
+        return f"{origin.__name__}[{', '.join(texts)}]"
+    if kind is type(None):
+        return "None"
+    return " | ".join(texts) or getattr(kind, "__name__", str(kind))
 
 
 def print_fields(recipe_class: type) -> None:
     """Prints of each field its dotted name, type with bounds, default and help text."""
     width = shutil.get_terminal_size().columns
-    for title, summary, fields in field_groups(recipe_class):
-        print(f"\n{title}: {summary}")
-        for name, kind, default, meaning in fields:
-            print(f"  {name}  {kind}  {default}")
-            if meaning:
-                print(textwrap.fill(meaning, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    for group in field_groups(recipe_class):
+        print(f"\n{group.title}: {group.summary}")
+        for field in group.fields:
+            print(f"  {field.name}  {field.type}  {field.default}")
+            if field.meaning:
+                print(textwrap.fill(field.meaning, width, initial_indent=" " * 6, subsequent_indent=" " * 6))

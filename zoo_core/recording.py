@@ -29,16 +29,18 @@ class CheckpointUploads:
     """Uploads model folders, if there is a `repo`, from the main process. A failed upload is a line."""
 
     def __init__(self, repo: str | None, say: Callable[[str], None]):
-        self.repo, self.say = repo if PartialState().is_main_process else None, say
+        self.repo = repo if PartialState().is_main_process else None
+        self.say = say
         if self.repo:
             disable_progress_bars()  # the run shows its own
 
     def push(self, folder: Path, what: str) -> None:
         """Uploads the model in `folder`, without traces of this machine; `what` is in the title of the commit."""
+        if not self.repo:
+            return
         try:
-            if self.repo:
-                forget_machine(folder)
-                options = {"ignore_patterns": NOT_OF_THE_MODEL, "commit_message": f"Training: {what}"}
-                HfApi().upload_folder(repo_id=self.repo, folder_path=folder, **options)
+            forget_machine(folder)
+            options = {"ignore_patterns": NOT_OF_THE_MODEL, "commit_message": f"Training: {what}"}
+            HfApi().upload_folder(repo_id=self.repo, folder_path=folder, **options)
         except (OSError, HTTPError, ValueError) as error:
             self.say(f"{what} was not uploaded to {self.repo}: {' '.join(str(error).split())}")

@@ -24,8 +24,13 @@ def run_lock(folder: str | Path) -> Iterator[None]:
     """Holds `<folder>/.zoo-run.lock`, which the system releases when the process ends; the first one holds it for all.
     Missing folders are created, and removed again if they stay empty. Raises ValueError, in all processes, if another
     run holds the lock, and if the folder is a file."""
-    with contextlib.ExitStack() as held:
-        from_all(lambda: launched_rank() or held.enter_context(_locked(Path(folder))))
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            if launched_rank() == 0:
+                stack.enter_context(_locked(Path(folder)))
+
+        from_all(lock)
         yield
 
 
@@ -33,7 +38,7 @@ def run_lock(folder: str | Path) -> Iterator[None]:
 def _locked(folder: Path) -> Iterator[None]:
     if folder.is_file():
         raise ValueError(f"output_dir {str(folder)!r} is a file, but must be a folder. Name another one.")
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, blocking=False)
     try:
@@ -45,22 +50,27 @@ def _locked(folder: Path) -> Iterator[None]:
     finally:
         (folder / LOCK).unlink(missing_ok=True)  # while it is held: a run that waits for it looks again
         lock.release()
-        for path in made:
+        for path in missing:
             with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
 
 
-def not_own(folder: Path, own: str) -> list[str]:
-    """Lists a folder's entries except the lock and names that match `own`; none if the folder is missing."""
+def not_own(folder: Path, pattern: str) -> list[str]:
+    """Lists a folder's entries except the lock and names that match `pattern`; none if the folder is missing."""
     names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    return [name for name in names if name != LOCK and not re.fullmatch(own, name)]
+    return [name for name in names if name != LOCK and not re.fullmatch(pattern, name)]
 
 
-def remove_own(folder: Path, own: str, kept: Collection[Path] = ()) -> None:
-    """Removes the entries whose names match `own`, then the folder if it is empty. `kept` paths and links stay."""
-    for path in list(folder.iterdir()) if folder.is_dir() else ():
-        if re.fullmatch(own, path.name) and path not in kept and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+def remove_own(folder: Path, pattern: str, needed: Collection[Path] = ()) -> None:
+    """Removes entries whose names match `pattern`, then the folder if it is empty. `needed` paths and links stay."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    for path in entries:
+        if path in needed or path.is_symlink() or not re.fullmatch(pattern, path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or missing
         folder.rmdir()
 

@@ -8,8 +8,6 @@
 
     text    one row per line, column `text`
     csv     as pandas reads it, with a header line; tsv: tabs between columns, quotes are part of the text
-    conll   a token with its labels per line, between tabs or spaces, and an empty line after each sentence: columns of
-            lists, `tokens`, `column_2`, ..., `tags` (the last); conllu: `tokens`, `lemmas`, `upos`, `xpos`, ...
 """
 
 import contextlib
@@ -32,15 +30,16 @@ from omegaconf import MISSING
 from crosslingual_zoo.zoo_core.recipes import option, or_installed
 
 Rows = Any  # a Dataset, or an IterableDataset if it is streamed; `datasets` takes seconds to import
-FORMATS = ("parquet", "json", "csv", "tsv", "conll", "conllu", "text")
+FORMATS = ("parquet", "json", "csv", "tsv", "text")
 SUFFIXES = {f".{name}": name for name in FORMATS[:-1]} | {".jsonl": "json", ".txt": "text"}
-CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DEEPEST = 16  # nested structs whose fields have dotted names
-MIB, WHOLE_FILE = 2**20, 2**31  # bytes
+MIB = 2**20  # bytes
+WHOLE_FILE = 2**31  # bytes of a file that is read at once
 UNUSUAL = re.compile(r"[^\w /.,+=@-]")  # in paths; `datasets` gives a meaning to * ? [ ] :: and \\
 LARGEST_INTEGER = 2**63 - 1  # whole number of Arrow
-BOM, GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
 
 
 @dataclass
@@ -50,7 +49,7 @@ class Table:
     path: str = option(MISSING, "Hub id (owner/name), local folder in the Hub's layout, or a file")
     config: str | None = option(None, "configuration of the dataset, where it has several")
     split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
-    format: Literal["auto", "hub", *FORMATS] = option(
+    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "text"] = option(
         "auto", f"format of `path`; auto: a folder, a Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
     )
     delimiter: str | None = option(
@@ -62,8 +61,12 @@ class Table:
 
 def describe(table: Table) -> str:
     """Returns `path, config, split`: the name of a table in error messages and logs."""
-    parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
-    return ", ".join(part for part in parts if part)
+    name = table.path
+    if table.config:
+        name += f", config {table.config}"
+    if table.split != "train":
+        name += f", split {table.split}"
+    return name
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
@@ -87,21 +90,42 @@ def looks_like_missing_folder(path: str) -> bool:
 def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
     """(`hub` or a file format, resolved path) of a table."""
     path = resolve_hub_path(table.path, hub_root)
-    by_name = SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
+    ending = Path(path.lower().removesuffix(".gz")).suffix
+    unfit = []  # options that such a path cannot have
     if Path(path).is_file():
-        kind = table.format if table.format != "auto" else "csv" if table.delimiter else by_name
-        if kind in (None, "hub"):
-            raise ValueError(f"{path} is a file of unknown format. Set `format` to one of {', '.join(FORMATS)}.")
-        unfit = {"config": table.config, "revision": table.revision, "split": table.split.removeprefix("train")}
+        kind = _file_format(table, path, ending)
+        unfit += [name for name in ("config", "revision") if getattr(table, name)]
+        if table.split != "train":
+            unfit.append("split")
     else:
-        kind, unfit = "hub", {"format": table.format in FORMATS}
-        is_missing = unfit["format"] or (table.format == "auto" and (by_name or looks_like_missing_folder(path)))
-        if not Path(path).is_dir() and (is_missing or not HUB_ID.fullmatch(path)):
-            raise ValueError(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
-    unfit["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
-    if wrong := next((name for name, value in unfit.items() if value), None):
-        raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
+        kind = "hub"
+        if not Path(path).is_dir():
+            _check_hub_id(table, path, ending)
+        if table.format in FORMATS:
+            unfit.append("format")
+    if table.delimiter and (kind != "csv" or len(table.delimiter) > 1):
+        unfit.append("delimiter")
+    if unfit:
+        option_text = f"{unfit[0]} {getattr(table, unfit[0])!r}"
+        raise ValueError(f"{path} is read as {kind}, which has no {option_text}. Leave it out.")
     return kind, path
+
+
+def _file_format(table: Table, path: str, ending: str) -> str:
+    """Returns `format`, or the format of an ending."""
+    kind = table.format
+    if kind == "auto":
+        kind = "csv" if table.delimiter else SUFFIXES.get(ending)
+    if kind not in FORMATS:
+        raise ValueError(f"{path} is a file of unknown format. Set `format` to one of {', '.join(FORMATS)}.")
+    return kind
+
+
+def _check_hub_id(table: Table, path: str, ending: str) -> None:
+    """Raises ValueError for what is rather the path of a local file or folder that does not exist."""
+    looks_local = table.format == "auto" and (ending in SUFFIXES or looks_like_missing_folder(path))
+    if table.format in FORMATS or looks_local or not HUB_ID.fullmatch(path):
+        raise ValueError(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
 
 
 def load_table(table: Table, hub_root: str | None = None) -> Rows:
@@ -123,16 +147,19 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
-        cause, place = error.__cause__ or error, "the file" if Path(path).is_file() else "path, config and split"
-        hint = f"Check {place}, and the copy in the cache of `datasets`."
+        cause = error.__cause__ or error
         if isinstance(cause, UnicodeDecodeError):
             hint = "Convert it to UTF-8, as with iconv -f cp1252 -t utf-8."
         elif isinstance(error, FileNotFoundError | ConnectionError):  # DatasetNotFoundError, too
             hint = f"Is it in {hub_root}?" if hub_root else "Is the Hub reachable?"
         elif getattr(error, "errno", None):  # of the system
             raise
+        else:
+            source = "the file" if Path(path).is_file() else "path, config and split"
+            hint = f"Check {source}, and the copy in the cache of `datasets`."
         reason = " ".join(str(cause).split()).rstrip(".")
-        reason = "it has no rows" if re.search("corresponds to no data|No columns to parse", reason) else reason
+        if re.search("corresponds to no data|No columns to parse", reason):
+            reason = "it has no rows"
         raise ValueError(f"{describe(table)} cannot be read: {reason}. {hint}") from error
 
 
@@ -189,20 +216,16 @@ def _short_hash(text: str) -> str:
 def _load_file(path: str, kind: str, table: Table) -> Rows:
     import datasets
 
-    text = datasets.Value("string")
-    if kind.startswith("conll"):
-        columns = _read_conll(path, kind)
-        rows = datasets.Dataset.from_dict(columns, datasets.Features(dict.fromkeys(columns, datasets.List(text))))
-        return rows.to_iterable_dataset() if table.streaming and len(rows) else rows
     identity = file_hash(Path(path), table.streaming).rpartition(":")[2][:32]  # a changed file is read again
     if kind == "text":
-        options = {"gen_kwargs": {"path": path}, "features": datasets.Features(text=text)}
+        options = {"gen_kwargs": {"path": path}, "features": datasets.Features(text=datasets.Value("string"))}
         if table.streaming:
             return datasets.IterableDataset.from_generator(_text_rows, **options)
         return datasets.Dataset.from_generator(_text_rows, **options, fingerprint=f"text-{identity}")
     options = {"json": {"encoding": "utf-8-sig"}}.get(kind, {})  # with "utf-8", bytes are not checked
     if kind in ("csv", "tsv"):
-        kind, options = "csv", _csv_options(path, kind, table.delimiter)
+        options = _csv_options(path, kind, table.delimiter)
+        kind = "csv"
     options |= {"name": identity, "data_files": {"train": plain_path(path)}}
     return _as_written(
         functools.partial(datasets.load_dataset, kind, split="train", streaming=table.streaming, **options)
@@ -232,46 +255,9 @@ def _csv_options(path: str, kind: str, delimiter: str | None) -> dict[str, Any]:
     return options | {"features": datasets.Features(dict.fromkeys(head.columns, datasets.Value("string")))}
 
 
-def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
-    """Returns the columns of a CoNLL file, each with a list per sentence.
-
-    Lines with "#" before a sentence are comments, unless their last field is a label of the file. Of CoNLL-U, ids,
-    comments, and lines of several words or of none (ids 3-4 and 3.1) are left out."""
-    ends = itertools.groupby(read_lines(path), lambda line: not line.strip() or line.startswith("-DOCSTART-"))
-    blocks = [[line.strip(" ") for line in lines] for is_end, lines in ends if not is_end]
-    tokens = [line for lines in blocks for line in itertools.dropwhile(lambda line: line.startswith("#"), lines)]
-    first = next((line for line in tokens if not line.startswith("#")), "")
-    separator = re.compile("\t" if kind == "conllu" or "\t" in first else " +")  # not `\s`: a token may hold U+00A0
-
-    def split(line: str) -> list[str]:
-        return [field.strip(" ") for field in separator.split(line)]
-
-    others = [f"column_{number}" for number in range(2, len(split(first)))]
-    columns = CONLLU if kind == "conllu" else ("tokens", *others, "tags")[: len(split(first))]
-    labels = {split(line)[-1] for line in tokens} if len(columns) > 1 else set()
-    sentences = []
-    for number, lines in enumerate(blocks, start=1):
-        words: list[list[str]] = []
-        for line in lines:
-            fields = split(line)
-            if kind == "conllu":
-                if line.startswith("#") or re.fullmatch(r"\d+[-.]\d+", fields[0]):
-                    continue
-                fields = fields[1:]
-            elif line.startswith("#") and not words and (fields[-1] not in labels or re.match(r"# [\w.-]+ = ", line)):
-                continue
-            if len(fields) == len(columns) and all(fields):
-                words.append(fields)
-            elif not line.startswith("# " if words else "#"):  # else a comment
-                raise ValueError(f"{line[:60]!r} (block {number}) does not have the columns {', '.join(columns)}")
-        if words:
-            sentences.append(list(map(list, zip(*words, strict=True))))
-    return {name: [sentence[place] for sentence in sentences] for place, name in enumerate(columns)}
-
-
 def _as_written(load: Callable[..., Rows]) -> Rows:
     """Calls `load`, again where `datasets` reads JSON otherwise than it is written: it infers the types of columns from
-    the first 10 MB, and dates from texts. SQuAD's own file becomes its questions."""
+    the first 10 MB, and dates from texts."""
     import datasets
 
     try:
@@ -281,29 +267,18 @@ def _as_written(load: Callable[..., Rows]) -> Rows:
             rows = load(chunksize=WHOLE_FILE)
         except ValueError:  # an option of JSON alone
             raise error from None
-    if not isinstance(rows, datasets.Dataset) or rows.builder_name != "json":
+    is_json = isinstance(rows, datasets.Dataset) and rows.builder_name == "json"
+    if not is_json or "timestamp" not in str(rows.features):
         return rows
-    if "timestamp" in str(rows.features):
-        as_json, as_text = (_retyped(rows.features, kind) for kind in ("Json", 'Value", "dtype": "string'))
-        rows = load(features=as_json).map(dict, batched=True, features=as_text)
-    if "'qas'" in str(rows.features.get("data")):
-        rows = rows.map(_questions, batched=True, remove_columns=rows.column_names)
-    return rows
+    as_json = _without_timestamps(rows.features, {"_type": "Json"})
+    as_text = _without_timestamps(rows.features, {"_type": "Value", "dtype": "string"})
+    return load(features=as_json).map(dict, batched=True, features=as_text)
 
 
-def _retyped(features: Any, kind: str) -> Any:
-    """The features with another `_type`, as `Features.to_dict` writes it, in the place of timestamps."""
-    text = re.sub(r'{"dtype": "timestamp[^}]*}', f'{{"_type": "{kind}"}}', json.dumps(features.to_dict()))
+def _without_timestamps(features: Any, replacement: dict[str, str]) -> Any:
+    """The features with another one, as `Features.to_dict` writes it, in the place of timestamps."""
+    text = re.sub(r'{"dtype": "timestamp[^}]*}', json.dumps(replacement), json.dumps(features.to_dict()))
     return type(features).from_dict(json.loads(text))
-
-
-def _questions(batch: dict[str, list]) -> dict[str, list]:
-    """The questions of SQuAD's articles: of one object, or of an object a row."""
-    articles = itertools.chain.from_iterable(data if isinstance(data, list) else [data] for data in batch["data"])
-    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-    asked = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
-    fields = {name: [question[name] for _, question in asked] for name in ("id", "question", "answers")}
-    return {"context": [context for context, _ in asked], **fields}
 
 
 @contextlib.contextmanager
@@ -311,7 +286,9 @@ def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
     """Opens a file, or takes a stream such as standard input, which stays open, and unpacks bytes that begin as gzip.
     Raises ValueError for a damaged gzip file."""
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(file, "rb")) if isinstance(file, str | Path) else file
+        stream: Any = file
+        if isinstance(file, str | Path):
+            stream = stack.enter_context(open(file, "rb"))
         if stream.peek(len(GZIP))[: len(GZIP)] == GZIP:
             stream = stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb"))
         try:
@@ -332,8 +309,10 @@ def lines_of(stream: BinaryIO, name: str | Path) -> Iterator[str]:
     return, or, in a file without line feeds, as spreadsheets on a Mac write it, carriage returns. Raises ValueError,
     with the line, for bytes that are not UTF-8 and for null bytes."""
     first = next(stream, b"").removeprefix(BOM)
-    begin = [first] if b"\n" in first else first.removesuffix(b"\r").split(b"\r") if first else []
-    for number, raw in enumerate(itertools.chain(begin, stream), start=1):
+    beginning = [first] if first else []
+    if first and b"\n" not in first:
+        beginning = first.removesuffix(b"\r").split(b"\r")
+    for number, raw in enumerate(itertools.chain(beginning, stream), start=1):
         try:
             line = raw.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
@@ -354,13 +333,16 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: Rows) -> str:
 
     try:
         builder = datasets.load_dataset_builder(plain_path(path), table.config, revision=table.revision)
-        files = sorted(str(file) for split in builder.config.data_files.values() for file in split)
+        data_files: Any = builder.config.data_files
+        files = sorted(str(file) for split in data_files.values() for file in split)
     except (OSError, ValueError):
         return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
     digest = hashlib.sha256(table.split.encode())
     for file in files:
-        is_local = Path(file).is_file()  # else hf://datasets/owner/name@commit/..., which determines the content
-        digest.update((Path(file).name + file_hash(Path(file), table.streaming) if is_local else file).encode())
+        identity = file  # hf://datasets/owner/name@commit/..., which determines the content
+        if Path(file).is_file():
+            identity = Path(file).name + file_hash(Path(file), table.streaming)
+        digest.update(identity.encode())
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -375,7 +357,9 @@ def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
     with open(path, "rb") as stream:
         if not partial:
             return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-        begin, _, end = stream.read(MIB), stream.seek(max(size - MIB, 0)), stream.read(MIB)
+        begin = stream.read(MIB)
+        stream.seek(max(size - MIB, 0))
+        end = stream.read(MIB)
     return f"sha256-of-ends:{hashlib.sha256(str(size).encode() + begin + end).hexdigest()}"
 
 
@@ -386,8 +370,8 @@ def require_column(dataset: Rows, column: str, where: str = "the table") -> Any:
     cannot hold exactly."""
     columns = columns_of(dataset)
     if column not in columns:
-        wrapper = _wrapper_of(dataset, columns)
         hint = ""
+        wrapper = _wrapper_of(dataset, columns)
         if wrapper:
             hint = f" The key {wrapper} wraps a list of objects. If these are the rows, write the list alone."
         raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.{hint}")
@@ -441,11 +425,13 @@ def _has_rounded_numbers(dataset: Rows, column: str, feature: Any) -> bool:
 
 def get_column(rows: dict[str, Any], column: str) -> Any:
     """Returns the value of a column in a row, or its values in a batch; dotted paths name fields of structs."""
-    first, _, rest = (column, "", "") if column in rows else column.partition(".")
-    inner = rows[first]
-    if isinstance(inner, list) and rest:
-        return [item and get_column(item, rest) for item in inner]
-    return get_column(inner, rest) if inner and rest else inner
+    if column in rows:
+        return rows[column]
+    struct_name, _, field_name = column.partition(".")
+    struct = rows[struct_name]
+    if isinstance(struct, list):
+        return [item and get_column(item, field_name) for item in struct]
+    return get_column(struct, field_name) if struct else struct
 
 
 def columns_of(dataset: Rows) -> dict[str, Any]:

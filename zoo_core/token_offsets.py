@@ -29,7 +29,7 @@ def untrimmed_offsets(tokenizer: Any) -> Iterator[None]:
 def _post_processors(tokenizer: Any) -> list[Any]:
     """The post-processors of a tokenizer, those of a sequence one by one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a tokenizer with its own code may have none
-    processor = getattr(backend, "post_processor", None)
+    processor: Any = getattr(backend, "post_processor", None)
     if isinstance(processor, processors.Sequence):
         return list(processor)
     return [] if processor is None else [processor]

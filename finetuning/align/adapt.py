@@ -317,8 +317,8 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
     languages = {"source_language": "source", "target_language": "target"}
     settings = {
-        "output_dir": run,
-        "model.start_from": start_of(options, work),
+        "output_dir": json.dumps(str(run), ensure_ascii=False),  # JSON is YAML: a name may have any characters
+        "model.start_from": json.dumps(start_of(options, work), ensure_ascii=False),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
         "seed": options.seed,

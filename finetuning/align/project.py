@@ -22,12 +22,13 @@ from crosslingual_zoo.finetuning.align.common import (
 )
 from crosslingual_zoo.finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
 from crosslingual_zoo.finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
+from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
 from crosslingual_zoo.finetuning.data.rows import BREAKS, text_lists
 from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
 from crosslingual_zoo.zoo_core.processes import stop_signals
 from crosslingual_zoo.zoo_core.provenance import written_aside
-from crosslingual_zoo.zoo_core.tables import Table, load_table, read_lines, require_column
+from crosslingual_zoo.zoo_core.tables import Table, read_lines, require_column
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"
@@ -114,7 +115,7 @@ class LabeledWords:
         import datasets
 
         datasets.disable_progress_bars()
-        rows = load_table(Table(path=path))
+        rows = load_labels(Table(path=path))
         require_column(rows, "tokens", path)
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
         if column is None:

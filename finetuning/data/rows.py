@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crosslingual_zoo.finetuning.data.label_files import as_lines, load_labels
 from crosslingual_zoo.zoo_core.recipes import validate
-from crosslingual_zoo.zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
+from crosslingual_zoo.zoo_core.tables import Table, describe, require_column, table_fingerprint
 
 if TYPE_CHECKING:
     import pandas
@@ -120,8 +121,8 @@ def read_table(table: Table, hub_root: str | None) -> tuple["Dataset", str]:
     """
     if table.streaming:
         raise ValueError(f"{describe(table)}: streaming is true, and all rows are needed at once. Leave it out.")
-    dataset = load_table(table, hub_root)
-    return dataset.flatten(), table_fingerprint(table, hub_root, dataset)
+    dataset = load_labels(table, hub_root)
+    return dataset.flatten(), table_fingerprint(as_lines(table), hub_root, dataset)
 
 
 def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
@@ -170,7 +171,7 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
 
 
 def whole_file(table: Any) -> Any:
-    """Returns the table with the split of a file, which is read whole; a slice stays, which `load_table` refuses."""
+    """Returns the table with the split of a file, which is read whole; a slice stays, which `load_labels` refuses."""
     _, bracket, rows = table.split.partition("[")
     return replace(table, split="train" + bracket + rows) if Path(table.path).is_file() else table
 

@@ -19,13 +19,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.finetuning.data.label_schemes import form_of, to_iob2
 from crosslingual_zoo.finetuning.data.rows import text_lists, typed_column
 from crosslingual_zoo.finetuning.data.task_tables import LABELED_BY
 from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from crosslingual_zoo.zoo_core.console import say_loading
 from crosslingual_zoo.zoo_core.provenance import write_rows
-from crosslingual_zoo.zoo_core.tables import Table, load_table
+from crosslingual_zoo.zoo_core.tables import Table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def read_text(path: str, language: str) -> "Dataset":
     """The rows of a file that have words, with the words as `tokens`. Raises ValueError for a file without words."""
-    rows = load_table(Table(path=path))
+    rows = load_labels(Table(path=path))
     if "tokens" in rows.column_names:
         text_lists(rows, "tokens", path, "word", may_be_blank=True)
     elif re.split("[-_]", language)[0] in UNSPACED:

@@ -24,9 +24,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 from crosslingual_zoo.zoo_core.provenance import write_rows
-from crosslingual_zoo.zoo_core.tables import Table, load_table, read_lines, require_column
+from crosslingual_zoo.zoo_core.tables import Table, read_lines, require_column
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the folder above the file, without punctuation: names of the two texts, and of the labels
@@ -102,7 +103,7 @@ def pair_rows(file: Path, task: str, is_english: bool) -> tuple[list[dict[str, A
 
 def question_rows(file: Path, is_english: bool) -> tuple[list[dict[str, Any]], int]:
     """The readable questions of SQuAD's JSON, and the number of all. Raises ValueError for another form."""
-    asked, rows = load_table(Table(path=str(file))), {}
+    asked, rows = load_labels(Table(path=str(file))), {}
     require_column(asked, "answers", str(file))
     for question in asked:
         answers = {name: [one[name] for one in question["answers"] or []] for name in ("text", "answer_start")}

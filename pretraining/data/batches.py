@@ -18,7 +18,9 @@ from crosslingual_zoo.pretraining.data.examples import Example, Texts
 from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from crosslingual_zoo.pretraining.objectives import Collator
-from crosslingual_zoo.pretraining.recipe import Phase, Recipe, is_selected
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe_corpora import is_selected
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 
 
 @dataclass

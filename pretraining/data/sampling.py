@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
 from crosslingual_zoo.pretraining.objectives import Collator
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.zoo_core.keyed_random import keyed_rng, keyed_seed
 
 UPDATES_AT_ONCE = 4096  # past steps of a resumed run that are counted at once

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from crosslingual_zoo.pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
+from crosslingual_zoo.pretraining.recipe_corpora import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
 from crosslingual_zoo.zoo_core.tables import (
     Table,
     columns_of,

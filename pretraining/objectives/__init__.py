@@ -1,5 +1,7 @@
 """The objectives by the names that recipes give them, a file each. A new one is its file and its line here."""
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import TypedDict
 
 from crosslingual_zoo.pretraining.objectives.base import Collator, Objective
@@ -17,5 +19,7 @@ __all__ = ["OBJECTIVES", "Collator", "Objective", "Objectives"]
 # a phase has them in this order
 ALL = (MlmCollator, CaMlmSegmentsCollator, CaMlmPairsCollator, TlmCollator, CamlmCollator, BtmlmCollator, Dwa, Kd)
 OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objective in (*ALL, LinksCollator)}
-# what a recipe's `objectives` may hold: each key is read by its class
-Objectives = TypedDict("Objectives", OBJECTIVES, total=False)
+if TYPE_CHECKING:
+    Objectives = dict[str, Objective]
+else:  # what a recipe's `objectives` may hold: each key is read by its class
+    Objectives = TypedDict("Objectives", OBJECTIVES, total=False)

@@ -31,7 +31,7 @@ SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "
 
 BODY, EMBEDDINGS = "roberta.encoder.", "roberta.embeddings."
 BACKBONE = "roberta.backbone."  # of another architecture; its embeddings are `embeddings` or `embed_tokens`
-WORDS, POSITIONS = f"{EMBEDDINGS}word_embeddings.weight", f"{EMBEDDINGS}position_embeddings.weight"
+POSITIONS = f"{EMBEDDINGS}position_embeddings.weight"
 TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
 
@@ -40,41 +40,48 @@ class MetaCheckpoint:
     """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
     def __init__(self, settings: MetaPretrained, hub_root: str | None = None, trust_remote_code: bool = False):
-        self.settings, self.name = settings, settings.path
+        self.settings = settings
+        self.name = settings.path
         self.checkpoint = Pretrained(settings.path, "model.meta_pretrained.path", hub_root, trust_remote_code)
         self.carries_rows = settings.initialize in ("both", "embeddings")
 
     @cached_property
     def config(self) -> PreTrainedConfig:
         """Raises ValueError for a checkpoint that does not exist or has an unknown architecture."""
-        config, known = self.checkpoint.config(), LOADABLE
+        config = self.checkpoint.config()
         is_decoder = getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None
         has_positions = getattr(config, "position_embedding_type", None) in (None, "absolute")
-        if config.model_type in ARCHITECTURES or (config.model_type in known and has_positions and not is_decoder):
+        has_our_layers = config.model_type in LOADABLE and has_positions and not is_decoder
+        if config.model_type in ARCHITECTURES or has_our_layers:
             return config
         raise ValueError(
             f"{self.checkpoint} is a {config.model_type!r} whose body cannot be copied. Use an encoder, no decoder, "
-            f"with absolute positions, of {', '.join(known)}; or {', '.join(ARCHITECTURES)}."
+            f"with absolute positions, of {', '.join(LOADABLE)}; or {', '.join(ARCHITECTURES)}."
         )
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
         """In float32, by this zoo's names, without a head that fits no model of ours: one with another activation, or
         trained with another matrix than the embeddings. Raises ValueError for damaged weights and missing layers."""
-        config, (model, absent) = self.config, self.checkpoint.masked_lm(self.config)
-        found = {key: value for key, value in model.state_dict().items() if key not in absent}
+        config = self.config
+        model, absent = self.checkpoint.masked_lm(config)
+        weights = {name: value for name, value in model.state_dict().items() if name not in absent}
         if config.model_type in ARCHITECTURES:
-            return {renamed(model, key): value for key, value in found.items()}
-        for theirs, ours in BERT_NAMES.items() if config.model_type == "bert" else ():
-            found = {re.sub(theirs, ours, key): value for key, value in found.items()}
-        unfit = HEAD if config.hidden_act not in GELUS else ()
-        unfit = unfit if config.tie_word_embeddings else ("lm_head.",)
-        return {name: value for name, value in found.items() if not name.startswith(unfit)}
+            return {renamed(model, name): value for name, value in weights.items()}
+        if config.model_type == "bert":
+            for theirs, ours in BERT_NAMES.items():
+                weights = {re.sub(theirs, ours, name): value for name, value in weights.items()}
+        unfit: tuple[str, ...] = ()
+        if not config.tie_word_embeddings:
+            unfit = ("lm_head.",)
+        elif config.hidden_act not in GELUS:
+            unfit = HEAD
+        return {name: value for name, value in weights.items() if not name.startswith(unfit)}
 
-    def config_fields(self, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Returns the checkpoint's values for fields of the new configuration that `model.config` (`given`) lacks.
+    def config_fields(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """Returns the checkpoint's values for fields of the new configuration. `settings`: those of `model.config`.
 
-        Raises ValueError for a field of `given` with which the copied weights would compute something else.
+        Raises ValueError for a setting with which the copied weights would compute something else.
         """
         config = self.config
         if config.model_type in ARCHITECTURES:
@@ -82,17 +89,20 @@ class MetaCheckpoint:
             return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
         fields = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
         fields["max_position_embeddings"] = longest_input(config) + tokenizer.pad_token_id + 1
-        for name in {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY)):
-            if name in given and given[name] != fields[name]:
+        fixed = {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY))
+        for name in fixed:
+            if name in settings and settings[name] != fields[name]:
                 theirs = f"the checkpoint {self.name!r}, whose weights are copied, has {fields[name]}"
-                raise ValueError(f"model.config.{name} is {given[name]}, but {theirs}. Leave it out of model.config.")
+                raise ValueError(
+                    f"model.config.{name} is {settings[name]}, but {theirs}. Leave it out of model.config."
+                )
         return fields
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching:
         """Matches the checkpoint's vocabulary to that of `tokenizer`. Raises ValueError if the checkpoint has no
         tokenizer, or another model's."""
-        own, settings = self.checkpoint.tokenizer(self.config), self.settings
-        return match_vocabularies(own, tokenizer, settings.dictionaries, self.checkpoint.hub_root)
+        old_tokenizer = self.checkpoint.tokenizer(self.config)
+        return match_vocabularies(old_tokenizer, tokenizer, self.settings.dictionaries, self.checkpoint.hub_root)
 
     def facts(self) -> dict[str, str]:
         """Returns path and fingerprint, for run.json."""
@@ -121,28 +131,41 @@ def carry_over(model: PreTrainedModel, source: MetaCheckpoint, matching: Matchin
     The first token's position is copied to the first token's position. BERT adds row 0 of its token types at every
     position of a text, so that row is added to the positions, and the new model's token types are zero.
     """
-    wanted = {"none": (), "both": ("body", "embeddings", "head")}
-    wanted = wanted.get(source.settings.initialize, (source.settings.initialize,))
-    mine, theirs = model.state_dict(keep_vars=True), source.weights if wanted else {}
-    rows, left = token_rows(model), []
-    for name, new in mine.items():
-        part = "body" if name.startswith((BODY, BACKBONE)) else "head" if name.startswith("lm_head.") else ""
-        if name in rows or name.startswith((EMBEDDINGS, f"{BACKBONE}embed")):
-            part = "embeddings"
-        if name not in theirs or part not in wanted:
-            left.append(name)
-        elif name in rows:
-            matching.copy_rows(new, theirs[name])
+    parts = {"none": (), "both": ("body", "embeddings", "head")}
+    copied_parts = parts.get(source.settings.initialize, (source.settings.initialize,))
+    old_weights = source.weights if copied_parts else {}
+    new_weights = model.state_dict(keep_vars=True)
+    names_of_rows = token_rows(model)
+    fresh = []
+    for name, new in new_weights.items():
+        part = "embeddings" if name in names_of_rows else part_of(name)
+        if name not in old_weights or part not in copied_parts:
+            fresh.append(name)
+        elif name in names_of_rows:
+            assert matching, "rows are copied by their matching"
+            matching.copy_rows(new, old_weights[name])
         elif name not in (POSITIONS, TOKEN_TYPES):
-            new.copy_(theirs[name])
-    if "embeddings" in wanted and POSITIONS in mine:
-        left += _copy_positions(mine, source, model.config.pad_token_id + 1)
-    return left
+            new.copy_(old_weights[name])
+    if "embeddings" in copied_parts and POSITIONS in new_weights:
+        fresh += _copy_positions(new_weights, source, model.config.pad_token_id + 1)
+    return fresh
 
 
-def _copy_positions(mine: dict, source: MetaCheckpoint, first: int) -> list[str]:
-    """Returns which positions stay random."""
-    old_PH, new_PH, types = source.weights[POSITIONS], mine[POSITIONS], source.weights[TOKEN_TYPES]
+def part_of(name: str) -> str | None:
+    """Returns the part of the model that a weight belongs to: body, embeddings or head; None for other weights."""
+    if name.startswith((EMBEDDINGS, f"{BACKBONE}embed")):
+        return "embeddings"
+    if name.startswith((BODY, BACKBONE)):
+        return "body"
+    return "head" if name.startswith("lm_head.") else None
+
+
+def _copy_positions(new_weights: dict[str, torch.Tensor], source: MetaCheckpoint, first: int) -> list[str]:
+    """Returns which positions stay random. `first`: the new model's row of the first token's position."""
+    old_PH = source.weights[POSITIONS]
+    new_PH = new_weights[POSITIONS]
+    old_types = source.weights[TOKEN_TYPES]
+    new_types = new_weights[TOKEN_TYPES]
     offset = first_position(source.config)
     if offset == first:
         offset = first = 0  # the rows before the first token's, too, so that a copy of the model is exact
@@ -150,9 +173,9 @@ def _copy_positions(mine: dict, source: MetaCheckpoint, first: int) -> list[str]
     rows = slice(first, first + count)
     new_PH[rows] = old_PH[offset : offset + count]
     if source.config.model_type == "bert":
-        new_PH[rows] += types[0]
-        mine[TOKEN_TYPES].zero_()
+        new_PH[rows] += old_types[0]
+        new_types.zero_()
     else:
-        kept = min(len(types), len(mine[TOKEN_TYPES]))
-        mine[TOKEN_TYPES][:kept] = types[:kept]
+        num_types = min(len(old_types), len(new_types))
+        new_types[:num_types] = old_types[:num_types]
     return [f"{POSITIONS} from {first + count} on"] if first + count < len(new_PH) else []

@@ -41,8 +41,8 @@ class Pretrained:
         """The folder or Hub id; the downloaded folder of an `owner/name@revision`."""
         path = download_pinned(resolve_hub_path(self.name, self.hub_root))
         if looks_like_missing_folder(path):
-            found = f"{self} does not exist: it is neither a folder nor a Hub id (owner/name)."
-            raise ValueError(f"{found} The comment at the top of a recipe has the commands to run before it.")
+            problem = f"{self} does not exist: it is neither a folder nor a Hub id (owner/name)."
+            raise ValueError(f"{problem} The comment at the top of a recipe has the commands to run before it.")
         if Path(path).is_dir() and not any(Path(path).glob("*config.json")):
             raise ValueError(f"{self} has no config.json. The model of a run is in its subfolder model/.")
         return path
@@ -81,10 +81,12 @@ class Pretrained:
             yield path
         except (OSError, ValueError, ImportError) as error:
             # the first line, without the path, which the message has named
-            reason = (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")
+            first_line = str(error).strip().partition("\n")[0]
+            reason = first_line.removeprefix(f"{path}: ")
             raise ValueError(f"the {what} of {self} cannot be read: {reason}") from error
 
 
 def listed(names: Iterable[str]) -> str:
     """Lists names of weights in order; a name with a layer's number appears once, with `*`."""
-    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names))) or "nothing"
+    without_numbers = [re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names)]
+    return ", ".join(dict.fromkeys(without_numbers)) or "nothing"

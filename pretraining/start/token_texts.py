@@ -57,43 +57,56 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     added |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     subwords: list[Subword | bytes | None] = [None] * (max(tokenizer.get_vocab().values()) + 1)
     for number in set(range(len(subwords))) - set(added.values()):
-        if (token := tokenizer.backend_tokenizer.id_to_token(number)) is not None:
+        token = tokenizer.backend_tokenizer.id_to_token(number)
+        if token is not None:
             subwords[number] = _subword(token, kind, mark)
     return Vocabulary(kind, subwords, added)
 
 
 def _kind(backend: dict[str, Any]) -> tuple[str, str]:
     """Returns (kind, the mark of a word's start or, for WordPiece, of its continuation)."""
-    model, parts = backend["model"], _parts(backend["pre_tokenizer"]) + _parts(backend["decoder"])
-    if model["type"] in ("BPE", "WordPiece", "Unigram") and not model.get("end_of_word_suffix"):
-        if prefix := model.get("continuing_subword_prefix"):
-            return "wordpiece", prefix
-        if model["type"] == "BPE" and any(part["type"] == "ByteLevel" for part in parts):
-            return "byte_level", " "
-        for part in parts if model["type"] != "WordPiece" else ():
-            if part["type"] == "Metaspace":
-                return "sentencepiece", part["replacement"]
-            if part["type"] == "Replace" and part["content"] == " ":
-                return "sentencepiece", part["pattern"]["String"]
-    raise ValueError(f"a {model['type']} model without a mark for the start of words")
+    model = backend["model"]
+    unmarked = ValueError(f"a {model['type']} model without a mark for the start of words")
+    if model["type"] not in ("BPE", "WordPiece", "Unigram") or model.get("end_of_word_suffix"):
+        raise unmarked
+    prefix = model.get("continuing_subword_prefix")
+    if prefix:
+        return "wordpiece", prefix
+    if model["type"] == "WordPiece":
+        raise unmarked
+    parts = _parts(backend["pre_tokenizer"]) + _parts(backend["decoder"])
+    if model["type"] == "BPE" and any(part["type"] == "ByteLevel" for part in parts):
+        return "byte_level", " "
+    for part in parts:
+        if part["type"] == "Metaspace":
+            return "sentencepiece", part["replacement"]
+        if part["type"] == "Replace" and part["content"] == " ":
+            return "sentencepiece", part["pattern"]["String"]
+    raise unmarked
 
 
 def _parts(component: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Returns the parts of a component of a backend, or the component itself if it is no sequence."""
-    inner = component and (component.get("pretokenizers") or component.get("decoders"))
-    return [part for one in inner for part in _parts(one)] if inner else [component] if component else []
+    if not component:
+        return []
+    members = component.get("pretokenizers") or component.get("decoders")
+    if not members:
+        return [component]
+    return [part for member in members for part in _parts(member)]
 
 
 def _subword(token: str, kind: str, mark: str) -> Subword | bytes:
     if kind == "wordpiece":
-        continues = token.startswith(mark) and len(token) > len(mark)
-        return Subword(token.removeprefix(mark) if continues else token, not continues)
+        if token.startswith(mark) and len(token) > len(mark):
+            return Subword(token.removeprefix(mark), starts_word=False)
+        return Subword(token, starts_word=True)
     if kind == "sentencepiece":
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
         text = token.replace(mark, " ")
     else:
-        content = bytes(BYTES[c] for c in token) if all(c in BYTES for c in token) else token.encode()
+        is_encoded = all(character in BYTES for character in token)
+        content = bytes(BYTES[character] for character in token) if is_encoded else token.encode()
         try:
             text = content.decode()
         except UnicodeDecodeError:
@@ -107,19 +120,22 @@ def fold_case(text: str) -> str:
     if text.isascii():
         return text.lower().strip()
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).lower()).strip()
-    return "" if all(unicodedata.category(c) == "Mn" for c in text) else text
+    is_only_marks = all(unicodedata.category(character) == "Mn" for character in text)
+    return "" if is_only_marks else text
 
 
 @functools.lru_cache(maxsize=1024)
 def normalize(text: str) -> str:
     """Returns `fold_case` without accents: the non-spacing marks (of NFD) of letters of `ACCENTED` scripts."""
-    kept, script = [], None  # that of the letter which the marks belong to
+    characters = []
+    script = None  # that of the letter which the marks belong to
     for character in unicodedata.normalize("NFD", fold_case(text)):
         is_mark = unicodedata.category(character) == "Mn"
-        script = script if is_mark else script_of(character)
+        if not is_mark:
+            script = script_of(character)
         if not (is_mark and script in ACCENTED):
-            kept.append(character)
-    return unicodedata.normalize("NFC", "".join(kept))
+            characters.append(character)
+    return unicodedata.normalize("NFC", "".join(characters))
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -127,7 +143,8 @@ def script_of(character: str) -> str | None:
     """Returns the script of a letter or mark, such as `LATIN`, from its Unicode name; None for other characters."""
     if unicodedata.category(character)[0] not in "LM":
         return None
-    word = unicodedata.name(character, "UNNAMED").removeprefix("HALFWIDTH ").removeprefix("FULLWIDTH ").split()[0]
+    name = unicodedata.name(character, "UNNAMED").removeprefix("HALFWIDTH ").removeprefix("FULLWIDTH ")
+    word = name.split()[0]
     return None if word in ("COMBINING", "MODIFIER", "VARIATION") else word
 
 
@@ -137,9 +154,13 @@ def is_spaced(text: str) -> bool:
     In other texts, tokenizers do not agree on the start of a word: BERT's cut at punctuation and around every Han
     character, and a SentencePiece model writes `▁` at the beginning of a sentence.
     """
-    return any(script is not None and script not in UNSPACED for script in map(script_of, text))
+    scripts = {script_of(character) for character in text} - {None}
+    return not scripts <= UNSPACED
 
 
 def may_be_word(subword: Subword) -> bool:
     """Returns whether a subword may be a whole word: it starts a word, or its script has no spaces."""
-    return subword.starts_word or (not is_spaced(subword.text) and any(script_of(c) in UNSPACED for c in subword.text))
+    if subword.starts_word:
+        return True
+    has_unspaced = any(script_of(character) in UNSPACED for character in subword.text)
+    return has_unspaced and not is_spaced(subword.text)

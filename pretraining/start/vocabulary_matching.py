@@ -1,9 +1,11 @@
 """Vocabulary matching (MetaXLM, section 3.2): finds for a new vocabulary rows of a model of one language."""
 
+import itertools
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -45,6 +47,13 @@ class Translations:
             yield from self.lower_cased.get(form, ())
 
 
+class Match(NamedTuple):
+    """Where a row of the new vocabulary comes from, as in `Matching`."""
+
+    source: int | None
+    route: str
+
+
 @dataclass(frozen=True)
 class Matching:
     """Where each row of a new vocabulary (W ids) comes from; `match_vocabularies` makes it.
@@ -72,8 +81,10 @@ class Matching:
     @torch.no_grad()
     def copy_rows(self, new: torch.Tensor, old: torch.Tensor) -> None:
         """Sets each row of `new` (W, ...) that has a source to that row of `old` (V, ...)."""
-        found = [row for row, source in enumerate(self.sources) if source is not None]
-        new[found] = old[[self.sources[row] for row in found]]
+        matched = [(row, source) for row, source in enumerate(self.sources) if source is not None]
+        rows = [row for row, _ in matched]
+        sources = [source for _, source in matched]
+        new[rows] = old[sources]
 
 
 def match_vocabularies(
@@ -112,21 +123,24 @@ def match_vocabularies(
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    read = [read_dictionary(one, hub_root) for one in dictionaries]
-    olds, news = read_vocabulary(old), read_vocabulary(new)
+    translations = [read_dictionary(dictionary, hub_root) for dictionary in dictionaries]
+    old_vocabulary = read_vocabulary(old)
+    new_vocabulary = read_vocabulary(new)
+    unreachable: set[int] = set()
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
-    index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-    specials = _match_specials(old, new, olds, news)
-    sources, routes = [], []
-    for number, subword in enumerate(news.subwords):
-        source, route = None, "random"
+    if new_vocabulary.kind != old_vocabulary.kind:
+        unreachable = unreachable_ids(old, old_vocabulary)
+    index = _Index(old_vocabulary, unreachable)
+    specials = _match_specials(old, new, old_vocabulary, new_vocabulary)
+    matches = []
+    for number, subword in enumerate(new_vocabulary.subwords):
+        match = None
         if number in specials:
-            source, route = specials[number], "special"
+            match = Match(specials[number], "special")
         elif subword is not None:
-            source, route = index.match_translation(read, subword) or index.match(subword) or (source, route)
-        sources.append(source)
-        routes.append(route)
-    return Matching(sources, routes, read)
+            match = index.match_translation(translations, subword) or index.match(subword)
+        matches.append(match or Match(None, "random"))
+    return Matching([match.source for match in matches], [match.route for match in matches], translations)
 
 
 class _Index:
@@ -143,42 +157,53 @@ class _Index:
         for form in (fold_case, normalize):
             index: dict[Subword, int] = {}
             for subword, number in self.exact.items():
-                if isinstance(subword, Subword) and (text := form(subword.text)):
+                if isinstance(subword, bytes):
+                    continue
+                text = form(subword.text)
+                if text:
                     index.setdefault(Subword(text, subword.starts_word), number)
-            self.by_form.append((form, {one: self.exact.get(one, number) for one, number in index.items()}))
+            written_so = {subword: self.exact[subword] for subword in index if subword in self.exact}
+            self.by_form.append((form, index | written_so))
 
-    def match(self, subword: Subword | bytes) -> tuple[int, str] | None:
+    def match(self, subword: Subword | bytes) -> Match | None:
         """Matches a subword by the routes exact and normalized."""
-        for found in map(self.exact.get, _equals(subword)):
-            if found is not None:
-                return found, "exact"
-        for form, index in self.by_form if isinstance(subword, Subword) else ():
-            for found in map(index.get, _equals(Subword(form(subword.text), subword.starts_word))):
-                if found is not None:
-                    return found, "normalized"
+        for equal in _equals(subword):
+            if equal in self.exact:
+                return Match(self.exact[equal], "exact")
+        if isinstance(subword, bytes):
+            return None
+        for form, index in self.by_form:
+            for equal in _equals(Subword(form(subword.text), subword.starts_word)):
+                if equal in index:
+                    return Match(index[equal], "normalized")
         return None
 
-    def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> tuple[int, str] | None:
+    def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> Match | None:
         """Matches a subword by the route dictionary: to the first translation that has a row."""
-        if isinstance(subword, Subword) and dictionaries and may_be_word(subword):
-            for one in dictionaries:
-                for translation in one.look_up(subword.text):
-                    if match := self.match(Subword(translation, True)):
-                        return match[0], "dictionary"
+        if isinstance(subword, bytes) or not dictionaries or not may_be_word(subword):
+            return None
+        for dictionary in dictionaries:
+            for translation in dictionary.look_up(subword.text):
+                match = self.match(Subword(translation, True))
+                if match:
+                    return Match(match.source, "dictionary")
         return None
 
 
 def _equals(subword: Subword | bytes) -> list[Subword | bytes]:
     """Returns the tokens with the same meaning, the subword itself first: one that differs in the start of a word where
     that does not matter, and the byte of a character or the character of a byte."""
-    found = [subword]
-    if isinstance(subword, bytes) and len(subword) == 1 and subword.isascii():
-        found.append(subword := Subword(subword.decode(), False))
-    if isinstance(subword, Subword) and not is_spaced(subword.text):
-        found.append(Subword(subword.text, not subword.starts_word))
-    if isinstance(subword, Subword) and len(subword.text) == 1 and subword.text.isascii() and not subword.starts_word:
-        found.append(subword.text.encode())
-    return found
+    equals = [subword]
+    if isinstance(subword, bytes):
+        if len(subword) != 1 or not subword.isascii():
+            return equals
+        subword = Subword(subword.decode(), False)
+        equals.append(subword)
+    if not is_spaced(subword.text):
+        equals.append(Subword(subword.text, not subword.starts_word))
+    if len(subword.text) == 1 and subword.text.isascii() and not subword.starts_word:
+        equals.append(subword.text.encode())
+    return equals
 
 
 def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> set[int]:
@@ -186,33 +211,49 @@ def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) 
 
     To BERT each punctuation mark and each Han character is a word: `##,` is in its vocabulary, but in no text.
     """
-    known = set(vocabulary.subwords)
-    return {
-        number
-        for number, subword in enumerate(vocabulary.subwords if vocabulary.kind == "wordpiece" else ())
-        if subword is not None and not subword.starts_word and Subword(subword.text, True) in known
-        if not is_spaced(subword.text)
-        if len({*tokenizer(f"a{subword.text}", add_special_tokens=False).word_ids()}) > 1
-    }
+    if vocabulary.kind != "wordpiece":
+        return set()
+    subwords = set(vocabulary.subwords)
+    unreachable = set()
+    for number, subword in enumerate(vocabulary.subwords):
+        if not isinstance(subword, Subword) or subword.starts_word or is_spaced(subword.text):
+            continue
+        if Subword(subword.text, True) in subwords:
+            words = tokenizer(f"a{subword.text}", add_special_tokens=False).word_ids()
+            if len(set(words)) > 1:
+                unreachable.add(number)
+    return unreachable
 
 
 def _match_specials(
-    old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, olds: Vocabulary, news: Vocabulary
+    old: PreTrainedTokenizerBase,
+    new: PreTrainedTokenizerBase,
+    old_vocabulary: Vocabulary,
+    new_vocabulary: Vocabulary,
 ) -> dict[int, int]:
     """Returns {id of a special token: id of the old one with the same role}, if there is one.
 
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
-    of_old, of_new = ({name: getattr(of, f"{name}_token_id") for role in ROLES for name in role} for of in (old, new))
-    named = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
-    found = {number: source for number, source in named.items() if number not in of_new.values()}
+    old_ids = _ids_by_role(old)
+    new_ids = _ids_by_role(new)
+    sources = {}
+    for token, number in new_vocabulary.added.items():
+        if token in old_vocabulary.added and number not in new_ids.values():
+            sources[number] = old_vocabulary.added[token]
     for role in ROLES:
         for name in role:
             # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
-            same = [of_old[other] for other in (name, *role) if of_old[other] is not None]
-            if of_new[name] is not None and same:
-                found.setdefault(of_new[name], same[0])
-    return found
+            candidates = [old_ids[other] for other in (name, *role) if other in old_ids]
+            if name in new_ids and candidates:
+                sources.setdefault(new_ids[name], candidates[0])
+    return sources
+
+
+def _ids_by_role(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The ids of the special tokens that a tokenizer has, by their names in `ROLES`."""
+    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in itertools.chain(*ROLES)}
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Translations:
@@ -225,27 +266,48 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
     is the language's, and for a file without any pair.
     """
     path = Path(hub_root or "", dictionary.path)
-    path = path if path.is_file() else Path(or_installed(dictionary.path))
+    if not path.is_file():
+        path = Path(or_installed(dictionary.path))
     if not path.is_file():
         raise ValueError(f"the dictionary {dictionary.path} does not exist: no file {path}.")
-    language, name = dictionary.language.lower(), path.name.lower().partition(".")[0]
-    sides = {"word": name.startswith(f"{language}-"), "translation": name.endswith(f"-{language}")}
-    first = dictionary.first or next((side for side, is_first in sides.items() if is_first), None)
-    if first is None or not dictionary.first and all(sides.values()):
-        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
+    has_word_first = dictionary.first == "word"
+    if dictionary.first is None:
+        has_word_first = _has_word_first(dictionary, path)
     lines = list(read_lines(path))
     pairs = {}  # a set in the order of the file
-    for line in (unicodedata.normalize("NFKC", line).rstrip() for line in lines):
-        columns = [column.split() for column in line.split("\t")] if "\t" in line else [[word] for word in line.split()]
-        if [len(words) for words in columns] == [1, 1]:
-            (pair,) = zip(*(columns if first == "word" else columns[::-1]), strict=True)
-            pairs[pair] = None
+    for line in lines:
+        pair = _pair_of_words(unicodedata.normalize("NFKC", line).rstrip())
+        if pair:
+            pairs[pair if has_word_first else pair[::-1]] = None
     if not pairs:
         raise ValueError(f"the dictionary {dictionary.path} contains no pair of words in its {len(lines):,} lines.")
-    read = Translations(dictionary.language, dictionary.path, len(pairs), len(lines) - len(pairs))
+    translations = Translations(dictionary.language, dictionary.path, len(pairs), len(lines) - len(pairs))
     for word, translation in pairs:
-        for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
-            known = translations.setdefault(form, [])
-            if translation not in known:
-                known.append(translation)
-    return read
+        _add(translations.as_written, word, translation)
+        _add(translations.lower_cased, fold_case(word), translation)
+    return translations
+
+
+def _has_word_first(dictionary: Dictionary, path: Path) -> bool:
+    """Whether a line begins with the word of the dictionary's language, as the name of the file tells."""
+    language = dictionary.language.lower()
+    name = path.name.lower().partition(".")[0]
+    is_first = name.startswith(f"{language}-")
+    if is_first == name.endswith(f"-{language}"):
+        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
+    return is_first
+
+
+def _pair_of_words(line: str) -> tuple[str, str] | None:
+    """The two words of a line; None for a line of another form."""
+    columns = line.split("\t") if "\t" in line else line.split()
+    words = [column.split() for column in columns]
+    if [len(parts) for parts in words] != [1, 1]:
+        return None
+    return words[0][0], words[1][0]
+
+
+def _add(translations: dict[str, list[str]], word: str, translation: str) -> None:
+    listed = translations.setdefault(word, [])
+    if translation not in listed:
+        listed.append(translation)

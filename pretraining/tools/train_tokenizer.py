@@ -10,6 +10,7 @@ import io
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.tools import require_empty
@@ -83,9 +84,11 @@ def main(argv: list[str] | None = None) -> None:
         train_tokenizer(texts, flags.output, flags.vocab_size)
         from transformers import AutoTokenizer
 
-        ids = len(AutoTokenizer.from_pretrained(flags.output))
-        fewer = f" (the text is too small for {flags.vocab_size:,})" if ids < flags.vocab_size else ""
-        print(f"{ids:,} ids: {flags.output}{fewer}")
+        tokenizer: Any = AutoTokenizer.from_pretrained(flags.output)
+        line = f"{len(tokenizer):,} ids: {flags.output}"
+        if len(tokenizer) < flags.vocab_size:
+            line += f" (the text is too small for {flags.vocab_size:,})"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -25,41 +25,58 @@ def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, 
     It cuts text of kept tokens as before: the best segmentation remains the best if all of its tokens are kept.
     Raises ValueError for a tokenizer of another type.
     """
-    model, new = definition["model"], {int(old): number for number, old in enumerate(kept_C)}
+    model = definition["model"]
+    new_ids = _new_ids(kept_C)
     if model["type"] != "Unigram":
         raise ValueError(f"the tokenizer is a {model['type']} model. Start from a model with a tokenizer like XLM-R's.")
-    vocabulary = [model["vocab"][old] for old in new if old < len(model["vocab"])]
-    added = [token | {"id": new[token["id"]]} for token in definition["added_tokens"]]
+    vocabulary = [model["vocab"][old] for old in new_ids if old < len(model["vocab"])]
+    added_tokens = [token | {"id": new_ids[token["id"]]} for token in definition["added_tokens"]]
     processor = definition["post_processor"]
-    specials = {
-        name: token | {"ids": [new[old] for old in token["ids"]]} for name, token in processor["special_tokens"].items()
-    }
+    special_tokens = {}
+    for name, token in processor["special_tokens"].items():
+        special_tokens[name] = token | {"ids": [new_ids[old] for old in token["ids"]]}
     return definition | {
-        "model": model | {"vocab": vocabulary, "unk_id": new[model["unk_id"]]},
-        "added_tokens": added,
-        "post_processor": processor | {"special_tokens": specials},
+        "model": model | {"vocab": vocabulary, "unk_id": new_ids[model["unk_id"]]},
+        "added_tokens": added_tokens,
+        "post_processor": processor | {"special_tokens": special_tokens},
     }
+
+
+def _new_ids(kept_C: np.ndarray) -> dict[int, int]:
+    """{old id: new id} of the tokens that stay."""
+    return {int(old): new for new, old in enumerate(kept_C)}
 
 
 def trim_model(model: Any, kept_C: np.ndarray) -> Any:
     """Returns a model of the zoo with only the rows of these ids, in their order."""
     import torch
 
-    from crosslingual_zoo.pretraining.start.meta_pretrained import SPECIAL_IDS, token_rows
+    from crosslingual_zoo.pretraining.start.meta_pretrained import token_rows
 
-    new = {int(old): number for number, old in enumerate(kept_C)}
-
-    def trimmed(fields: dict[str, Any]) -> dict[str, Any]:
-        found = {name: new[fields[name]] for name in SPECIAL_IDS if fields.get(name) is not None}
-        if specials := fields.get("special_token_ids"):
-            found["special_token_ids"] = [new[old] for old in specials]
-        backbone = fields.get("backbone_config")
-        return fields | found | {"vocab_size": len(kept_C), "backbone_config": backbone and trimmed(backbone)}
-
-    small, of_tokens = type(model)(type(model.config).from_dict(trimmed(model.config.to_dict()))), token_rows(model)
-    kept = torch.from_numpy(kept_C)
-    small.load_state_dict({name: of[kept] if name in of_tokens else of for name, of in model.state_dict().items()})
+    config = type(model.config).from_dict(_trimmed(model.config.to_dict(), kept_C))
+    small = type(model)(config)
+    names_of_rows = token_rows(model)
+    weights = model.state_dict()
+    for name in names_of_rows:
+        weights[name] = weights[name][torch.from_numpy(kept_C)]
+    small.load_state_dict(weights)
     return small
+
+
+def _trimmed(fields: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
+    """The fields of a configuration for the tokens that stay."""
+    from crosslingual_zoo.pretraining.start.meta_pretrained import SPECIAL_IDS
+
+    new_ids = _new_ids(kept_C)
+    trimmed = fields | {"vocab_size": len(kept_C)}
+    for name in SPECIAL_IDS:
+        if fields.get(name) is not None:
+            trimmed[name] = new_ids[fields[name]]
+    if fields.get("special_token_ids"):
+        trimmed["special_token_ids"] = [new_ids[old] for old in fields["special_token_ids"]]
+    if fields.get("backbone_config"):
+        trimmed["backbone_config"] = _trimmed(fields["backbone_config"], kept_C)
+    return trimmed
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -23,9 +23,9 @@ from crosslingual_zoo.pretraining.start.meta_pretrained import (
     POSITIONS,
     SPECIAL_IDS,
     TOKEN_TYPES,
-    WORDS,
 )
 
+WORDS = f"{EMBEDDINGS}word_embeddings.weight"
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 # large weights, LayerNorms among them: what is not carried over shows

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from crosslingual_zoo.pretraining.recipe import Recipe, scheduled_together
+from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe_phases import scheduled_together
 from crosslingual_zoo.pretraining.start.initialization import model_class
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 

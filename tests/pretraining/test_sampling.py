@@ -6,7 +6,7 @@ import pytest
 from crosslingual_zoo.pretraining.data.languages import sampling_probabilities
 from crosslingual_zoo.pretraining.data.sampling import ObjectivePlan, UpdateSampler, corpus_probabilities
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 
 
 class Counted:

@@ -3,7 +3,7 @@ import pytest
 from crosslingual_zoo.pretraining.data.corpora import load_corpora
 from crosslingual_zoo.pretraining.data.examples import encode_texts
 from crosslingual_zoo.pretraining.data.sources import open_sources, row_key, training_texts
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}

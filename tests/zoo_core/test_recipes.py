@@ -101,8 +101,8 @@ def test_load_recipe_fills_nested_fields_and_defaults(recipe_file):
         ("betas.1=0.999", lambda r: r.betas, [0.9, 0.999]),
         ("extra={path: x, language: de}", lambda r: r.extra, Corpus(path="x", language="de")),
         ("config.b.d=1e-3", lambda r: r.config["b"], {"c": "text", "d": 1e-3}),
-        ("corpora.0.language=no", lambda r: r.corpora[0].language, "no"),  # text is literal
-        ("corpora.0.revision=0123", lambda r: r.corpora[0].revision, "0123"),
+        ('corpora.0.language="no"', lambda r: r.corpora[0].language, "no"),
+        ("corpora.0.revision='0123'", lambda r: r.corpora[0].revision, "0123"),
         ("corpora.0.path=a=b[:100]", lambda r: r.corpora[0].path, "a=b[:100]"),
         ("precision=bf16", lambda r: r.output_dir, "runs/bf16"),
     ],
@@ -116,11 +116,15 @@ def test_load_recipe_sets_one_field_by_an_override(recipe_file, override, get, e
     [
         (YAML, "extends: base.yaml", "stages.0.step=1", "stages.0.step .*'steps'"),
         (YAML, "extends: base.yaml", "stages.0.goals.mlm.weight=0", "stages.0.goals.mlm.weight .*0"),
-        (YAML, "extends: base.yaml", "corpora.0.language=xx", "corpora.0 "),
+        (YAML, "extends: base.yaml", "corpora.0.language=xx", "corpora.0: .*xx"),
+        (YAML, "extends: base.yaml", "corpora.0.language=no", "corpora.0.language is False"),
+        (YAML, "extends: base.yaml", "corpora.7.language=en", r"corpora.7.language=en.*corpora\[7\]"),
+        (YAML, "extends: base.yaml", "extra.language=|||", "extra.language=.*Quote"),
         (YAML, "extends: base.yaml", "corpora=[{size: 1}]", "corpora.0.path, corpora.0.language"),
         ("", "corpora:\n- {path: a, langage: en}", "output_dir=a", "corpora.0.langage .*'language'"),
         ("extends: recipe.yaml", "extends: base.yaml", "output_dir=a", "recipe.yaml .*base.yaml"),
-        ("betas: 3", "extends: base.yaml", "output_dir=a", "betas .*base.yaml"),
+        ("betas: 3", "extends: base.yaml", "output_dir=a", "betas is 3"),
+        ("betas: {a: 3}", "extends: base.yaml", "output_dir=a", "recipe.yaml: betas is {'a': 3}"),
     ],
 )
 def test_load_recipe_refuses(tmp_path, base, own, override, named):
@@ -176,7 +180,7 @@ def test_load_recipe_overrides_those_that_a_file_extends(tmp_path):
 
 
 def test_save_recipe_writes_an_equal_recipe_and_recipe_differences_names_changes(recipe_file, tmp_path):
-    recipe = load_recipe(Recipe, recipe_file, ["corpora.0.revision=1e5", "output_dir=a: #b"])
+    recipe = load_recipe(Recipe, recipe_file, ["corpora.0.revision='1e5'", "output_dir='a: #b'"])
     save_recipe(recipe, tmp_path / "saved.yaml")
     assert load_recipe(Recipe, str(tmp_path / "saved.yaml"), []) == recipe
     changed = change_recipe(recipe, ["stages.0.steps=7", "stage.goals={tlm: {}}"])

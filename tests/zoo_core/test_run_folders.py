@@ -46,7 +46,7 @@ def test_remove_own_leaves_other_names_and_links(tmp_path):
     (folder / "step-4").symlink_to(elsewhere)
     (folder / "step-5").touch()
     (folder / LOCK).touch()
-    remove_own(folder, r"step-\d+", kept=[folder / "step-2"])
+    remove_own(folder, r"step-\d+", needed=[folder / "step-2"])
     left = [".git", "my-step-3", "step-2", "step-3.bak", "step-4"]
     assert sorted(os.listdir(folder)) == [".git", LOCK, *left[1:]] and elsewhere.exists()
     assert not_own(folder, "") == left and not_own(folder, r"step-\d") == [".git", "my-step-3", "step-3.bak"]

@@ -110,29 +110,6 @@ def test_load_table_values_are_text_as_written(tmp_path, streaming, name, delimi
     assert list(found[0]) == ["Unnamed: 0" if content.startswith(",") else "text", "label"]
 
 
-@streamed_or_not
-def test_load_table_conll(tmp_path, streaming):
-    conll2003 = "-DOCSTART- -X- -X- O\n\n# sent_id = 1\nEU NNP B-ORG\nrejects VBZ O \n\n \n# NN O\n"
-    assert rows(write(tmp_path / "eng.train", conll2003), format="conll", streaming=streaming) == [
-        {"tokens": ["EU", "rejects"], "column_2": ["NNP", "VBZ"], "tags": ["B-ORG", "O"]},
-        {"tokens": ["#"], "column_2": ["NN"], "tags": ["O"]},
-    ]
-    tabs = "# id 7\r\n10\u00a0000\tO\r\nNew York\tB-LOC\r\n# a comment\r\n\r\nno\tO"
-    assert rows(write(tmp_path / "a.conll", tabs), streaming=streaming) == [
-        {"tokens": ["10\u00a0000", "New York"], "tags": ["O", "B-LOC"]},
-        {"tokens": ["no"], "tags": ["O"]},
-    ]
-
-
-def test_load_table_conllu_syntactic_words(tmp_path):
-    one = ["1-2 al _ _ _", "1 a a ADP _", "2 el el DET _", "2.1 x _ _ _", "3 mar mar NOUN _"]
-    sentences = [["\t".join([*line.split(), *"_____"]) for line in lines] for lines in (one, ["1 # # SYM _"])]
-    text = "\n".join(line for lines in sentences for line in ("# newdoc", "# text = x", *lines, ""))
-    found = rows(write(tmp_path / "es.conllu", text))
-    assert [row["tokens"] for row in found] == [["a", "el", "mar"], ["#"]]
-    assert [row["upos"] for row in found] == [["ADP", "DET", "NOUN"], ["SYM"]]
-
-
 JSON_ROWS = {
     "dates": [{"text": "2020-02-01"}, {"text": None}, {"text": "2020-02-01T10:00:00Z", "new": {"day": ["1999-12-31"]}}],
     "late": ([{"text": "x" * 999, "note": None}] * 11_000 + [{"text": "y", "note": "seen", "new": 1}]),
@@ -149,14 +126,6 @@ def test_load_table_json_as_written_wherever_a_key_first_occurs(tmp_path, name, 
     found = load_table(Table(str(tmp_path) if form == "train.json" else path))
     for row in (0, -1):
         assert found[row] == dict.fromkeys(wanted[0] | wanted[-1]) | wanted[row]
-
-
-def test_load_table_squad_file_is_its_questions(tmp_path):
-    asked = [{"id": str(i), "question": f"q{i}", "answers": [{"text": "b", "answer_start": i}]} for i in range(3)]
-    paragraphs = [{"context": "a b", "qas": asked[:2]}, {"context": "2020-02-01", "qas": asked[2:]}]
-    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [one]} for one in paragraphs]}
-    found = rows(write(tmp_path / "train-v1.1.json", json.dumps(squad)))
-    assert found == [{"context": "a b" if i < 2 else "2020-02-01", **row} for i, row in enumerate(asked)]
 
 
 @streamed_or_not
@@ -220,7 +189,6 @@ def test_resolve_hub_path_mirrored(hub_folder):
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xfc"}\n', {}, "a.jsonl.*0xfc"),
         ("a.tsv", b"id\ttext\n1\ta\n2\tb\tc\n", {}, "a.tsv.*line 3"),
         ("a.tsv.gz", gzip.compress(b"text\n" + bytes(range(48, 58)) * 99, mtime=0)[:-12], {}, "a.tsv.gz"),
-        ("a.conll", b"a X O\nb Y O\n\nc O\n", {}, "a.conll.*'c O'"),
         ("script/script.py", b"raise SystemExit", {"path": "script"}, "pets/script"),
         ("a.txt", b"", {"path": "", "config": "enn"}, "'enn'.*'en'"),
         ("a.txt", b"", {"path": "", "config": "en", "split": "tset"}, "tset.*'train', 'test'"),
