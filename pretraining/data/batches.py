@@ -56,8 +56,8 @@ def _readers(recipe: Recipe, num_processes: int) -> list[TextReader]:
     for index, phase in enumerate(recipe.phases):
         for name, objective in phase.with_examples.items():
             if objective.batch_size < shares:
-                place = f"phases.{index}.objectives.{name}.batch_size"
-                raise ValueError(f"{place} must be at least {shares}: processes x accumulation.")
+                option = f"phases.{index}.objectives.{name}.batch_size"
+                raise ValueError(f"{option} must be at least {shares}: processes x accumulation.")
             readers.append(objective)
     return readers
 
@@ -187,12 +187,12 @@ def read_texts(corpora: dict[int, Corpus], drawn: Drawn) -> Texts:
     names = [""] * num_examples
     ids_B = np.empty(num_examples, dtype=np.int64)
     for index in np.unique(drawn.corpora_B).tolist():
-        places = np.flatnonzero(drawn.corpora_B == index)
-        texts = corpora[index].read(drawn.epochs_B[places], drawn.rows_B[places])
-        ids_B[places] = texts.ids
-        for place, sides in zip(places.tolist(), zip(*texts.sides, strict=True), strict=True):
-            examples[place] = sides
-            names[place] = corpora[index].name
+        numbers = np.flatnonzero(drawn.corpora_B == index)
+        texts = corpora[index].read(drawn.epochs_B[numbers], drawn.rows_B[numbers])
+        ids_B[numbers] = texts.ids
+        for number, sides in zip(numbers.tolist(), zip(*texts.sides, strict=True), strict=True):
+            examples[number] = sides
+            names[number] = corpora[index].name
     sides = [list(side) for side in zip(*examples, strict=True)]
     return Texts(sides, names, ids_B, drawn.epochs_B)
 

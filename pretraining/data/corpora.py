@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 
-from crosslingual_zoo.pretraining.data.example_index import Block, ExampleIndex, pairs, segments, windows
+from crosslingual_zoo.pretraining.data.example_index import Block, ExampleIndex, joined, pairs, segments, windows
 from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.data.sources import Source, held_out_below
 from crosslingual_zoo.pretraining.data.store import TokenStore
@@ -47,17 +47,17 @@ class Corpus:
         training = []
         evaluated = []
         for block in self._blocks():
-            training.append(block.training)
-            evaluated.append(block.held_out)
+            training.append(block.training.small())
+            evaluated.append(block.held_out.small())
             for name, count in block.counts.items():
                 counts[name] = counts.get(name, 0) + count
-        self.training = ExampleIndex.joined(training)
+        self.training = joined(training)
         if len(self.training) == 0:
             hint = "every row is empty or held out"
             if self.apart and len(self.columns) == 1:
                 hint = "no adjacent segments: set its `document_column`"
             raise ValueError(f"Corpus {self.name} has no text to train on: {hint}.")
-        held_out = ExampleIndex.joined(evaluated)
+        held_out = joined(evaluated)
         by_key = np.lexsort((held_out.ids, self.columns[0].keys[held_out.rows[0]]))
         self.evaluated = held_out[by_key[: self.max_held_out]]
         self.counts = counts | {"examples": len(self.training)}

@@ -32,9 +32,7 @@ class ExampleIndex:
         return len(self.ids)
 
     def __getitem__(self, examples: np.ndarray) -> "ExampleIndex":
-        return ExampleIndex(
-            self.ids[examples], self.rows[:, examples], self.starts[:, examples], self.stops[:, examples]
-        )
+        return ExampleIndex(*(numbers[..., examples] for numbers in vars(self).values()))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -43,17 +41,13 @@ class ExampleIndex:
 
     def small(self) -> "ExampleIndex":
         """Returns it in as few bytes as the numbers need."""
-        return ExampleIndex(_small(self.ids), _small(self.rows), _small(self.starts), _small(self.stops))
+        return ExampleIndex(*(_small(numbers) for numbers in vars(self).values()))
 
-    @classmethod
-    def joined(cls, blocks: list["ExampleIndex"]) -> "ExampleIndex":
-        """Concatenates the examples of some blocks."""
-        return cls(
-            np.concatenate([block.ids for block in blocks]),
-            np.concatenate([block.rows for block in blocks], axis=1),
-            np.concatenate([block.starts for block in blocks], axis=1),
-            np.concatenate([block.stops for block in blocks], axis=1),
-        )
+
+def joined(blocks: list[ExampleIndex]) -> ExampleIndex:
+    """Concatenates the examples of some blocks."""
+    columns = zip(*(vars(block).values() for block in blocks), strict=True)
+    return ExampleIndex(*(np.concatenate(column, axis=-1) for column in columns))
 
 
 def _small(numbers: np.ndarray) -> np.ndarray:
@@ -86,7 +80,7 @@ def windows(store: TokenStore, max_length: int, held_out_R: np.ndarray) -> Itera
         counts = _counts(lengths_R[block], held_out_R[block])
         counts["windowed"] = int((num_windows_R > 1).sum())
         is_held_out_W = held_out_R[rows_W]
-        yield Block(examples[~is_held_out_W].small(), examples[is_held_out_W].small(), counts)
+        yield Block(examples[~is_held_out_W], examples[is_held_out_W], counts)
         first_id += len(rows_W)
 
 
@@ -127,9 +121,7 @@ def pairs(
         ids_N = first_id + np.arange(len(rows[0]))
         examples = ExampleIndex(ids_N, np.stack(rows), np.zeros((len(rows), len(ids_N)), np.uint8), np.stack(stops))
         held_out_2N = held_out_2M[:, has_text_M]
-        training = examples[~held_out_2N.any(0)]
-        evaluated = examples[held_out_2N.all(0)]
-        yield Block(training.small(), evaluated.small(), counts)
+        yield Block(examples[~held_out_2N.any(0)], examples[held_out_2N.all(0)], counts)
         first_id += len(ids_N)
 
 
@@ -151,7 +143,7 @@ def segments(store: TokenStore, max_length: int, held_out_R: np.ndarray) -> Iter
         counts = _counts(lengths, is_held_out)
         training = _neighbors(lengths, is_held_out, begins_run_R[block], room, block.start, counts)
         evaluated = _halves(lengths, is_held_out, room, block.start)
-        yield Block(training.small(), evaluated.small(), counts)
+        yield Block(training, evaluated, counts)
 
 
 def _neighbors(
