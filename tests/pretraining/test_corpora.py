@@ -1,10 +1,15 @@
 import copy
 import math
+import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from datasets import Dataset
 
+from crosslingual_zoo.pretraining.data import example_index
 from crosslingual_zoo.pretraining.data.batches import (
     held_out_batches,
     load_corpora,
@@ -12,8 +17,9 @@ from crosslingual_zoo.pretraining.data.batches import (
     phase_corpora,
     training_batches,
 )
-from crosslingual_zoo.pretraining.data.corpora import tokens_of_text, unigram_entropy
+from crosslingual_zoo.pretraining.data.corpora import Corpus, tokens_of_text, unigram_entropy
 from crosslingual_zoo.pretraining.data.examples import cut_pair, encode_texts
+from crosslingual_zoo.pretraining.data.store import TokenStore
 from tests.pretraining.made_texts import Example, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -151,6 +157,61 @@ def test_feed_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sa
     assert sum(len(batch["languages"]) for batch in first) == held_out
     recipe.seed = 99
     assert all(torch.equal(one["labels"], other["labels"]) for one, other in zip(first, batches(), strict=True))
+
+
+@pytest.mark.parametrize("rows_of_block", [1, 7, 50])
+def test_examples_are_the_same_in_blocks_of_any_size(rows_of_block, files, recipe_of, sample_tokenizer, monkeypatch):
+    """Windows, segments of documents, pairs line by line, and joined pairs, some of them empty or held out."""
+    random = np.random.default_rng(0)
+    tables = {}
+    for language in ("en", "de"):
+        lengths = random.integers(0, 40, 120).tolist()
+        rows = [{"id": str(n), "doc": str(n // 11), "text": "word " * length} for n, length in enumerate(lengths)]
+        if language == "de":
+            rows.reverse()
+        tables[language] = {"path": files.jsonl(f"{language}.jsonl", rows)}
+    two = EN_DE | {"source": tables["en"], "target": tables["de"]}
+    recipe = recipe_of(
+        {"mlm": {"batch_size": 8, "max_length": 12}, "tlm": {"batch_size": 8, "max_length": 24}},
+        monolingual=[{"language": "en", **tables["en"], "document_column": "doc"}],
+        bitext=[two | {"name": "lines"}, two | {"name": "joined", "join_on": "id"}],
+        evaluation={"held_out_fraction": 0.2},
+    )
+
+    def read() -> tuple[list, list]:
+        corpora = load_corpora(recipe, sample_tokenizer)
+        corpora += [corpus.with_form(10, apart=True) for corpus in corpora]
+        indices = [index for corpus in corpora for index in (corpus.training, corpus.evaluated)]
+        numbers = [[numbers.tolist() for numbers in vars(index).values()] for index in indices]
+        return numbers, [corpus.counts for corpus in corpora]
+
+    whole = read()
+    monkeypatch.setattr(example_index, "ROWS_OF_BLOCK", rows_of_block)
+    assert read() == whole
+
+
+def test_corpus_holds_few_bytes_for_each_pair(monkeypatch):
+    """At 100 million pairs, a byte a pair is 0.1 GB in each process."""
+    monkeypatch.setattr(example_index, "ROWS_OF_BLOCK", 1 << 12)
+    num_pairs = 1 << 17
+    random = np.random.default_rng(0)
+    columns = []
+    for _ in range(2):
+        offsets = np.concatenate([[0], random.integers(1, 60, num_pairs).cumsum()]).astype(np.int32)
+        ids = pa.ListArray.from_arrays(offsets, np.zeros(offsets[-1], dtype=np.int32))
+        keys = random.integers(0, 2**63, num_pairs)
+        columns.append(TokenStore(Dataset(pa.table({"ids": ids, "key": keys}))))
+    described = SimpleNamespace(codes=("en", "de"), kind="bitext", size=None)
+    source = SimpleNamespace(name="en-de", corpus=described, alignment=None, counts={})
+    tracemalloc.start()
+    try:
+        corpus = Corpus(source, columns, 64, False, 0.01, 100)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    order = 4  # of an epoch
+    assert held / len(corpus.training) + order < 28
+    assert most / len(corpus.training) < 28 + 40
 
 
 def test_unigram_entropy_in_nats():
