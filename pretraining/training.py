@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from accelerate import Accelerator
@@ -165,7 +165,7 @@ class Training:
         self.teacher = teacher
         self.folder = Path(recipe.output_dir)
         self.stops = Stops()
-        self.optimizer = None
+        self.optimizer: Any = None
         self.index = 0
         self.phase_step = 0
         self.step = 0

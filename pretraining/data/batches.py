@@ -4,6 +4,9 @@
 and makes a `Corpus` (corpora.py) with an index of its examples (example_index.py). `training_batches` draws the
 examples of each step (sampling.py, languages.py), reads them as `Texts` (examples.py), and lets the objectives mask
 them. `held_out_batches` does the same with held-out text.
+
+Objectives come with the recipe: a `Collator` of objectives/base.py. Used here are its `name`, `batch_size`, the kind of
+corpora that it reads (`text`, `reads_corpus`), the form of its rows (`text_length`, `apart`), and `sub_batch`.
 """
 
 import logging
@@ -11,6 +14,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
-from crosslingual_zoo.pretraining.data.examples import TextReader, Texts
+from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.data.languages import Languages, corpus_probabilities
 from crosslingual_zoo.pretraining.data.readings import reading_fingerprint
 from crosslingual_zoo.pretraining.data.sampling import BatchSampler, Drawn, micro_batches
@@ -49,7 +53,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     return corpora
 
 
-def _readers(recipe: Recipe, num_processes: int) -> list[TextReader]:
+def _readers(recipe: Recipe, num_processes: int) -> list[Any]:
     """Returns the objectives of all phases that read text. Raises ValueError for a batch too small to be divided."""
     shares = num_processes * recipe.gradient_accumulation_steps
     readers = []
@@ -62,7 +66,7 @@ def _readers(recipe: Recipe, num_processes: int) -> list[TextReader]:
     return readers
 
 
-def _longest_form(source: Source, readers: list[TextReader]) -> tuple[int, bool]:
+def _longest_form(source: Source, readers: list[Any]) -> tuple[int, bool]:
     """Returns the positions of the longest rows that are made of a corpus, and whether its sides are apart in them."""
     readers_of_kind = [reader for reader in readers if reader.text == source.corpus.kind]
     if readers_of_kind:
@@ -92,7 +96,7 @@ def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
 
 def phase_collators(
     phase: Phase, tokenizer: PreTrainedTokenizerBase, languages: Languages | None = None
-) -> dict[str, TextReader]:
+) -> dict[str, Any]:
     """Returns the objectives of a phase that read their own examples, with the run's tokenizer and languages."""
     with_draws = {objective.reads for objective in phase.objectives.values() if objective.reads_draws}
     collators = {}
@@ -146,7 +150,7 @@ def training_batches(
     )
 
 
-def held_out_batches(corpora: list[Corpus], collator: TextReader, batch_size: int) -> Iterator[dict[str, dict]]:
+def held_out_batches(corpora: list[Corpus], collator: Any, batch_size: int) -> Iterator[dict[str, dict]]:
     """Yields batches of the held-out text that `collator` reads, corpus by corpus, sorted by length.
 
     The masks depend only on the example and mask_probability, so they are the same in every call, phase and run.
@@ -168,7 +172,7 @@ class MaskedExamples(Dataset):
     """
 
     corpora: dict[str, dict[int, Corpus]]
-    collators: dict[str, TextReader]
+    collators: dict[str, Any]
     key: tuple[int, int]
 
     def __getitem__(self, micro_batch: dict[str, Drawn]) -> dict[str, dict]:

@@ -13,7 +13,7 @@ from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_TEXT, cut_len
 from crosslingual_zoo.pretraining.data.store import TokenStore
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that the id of a pair of segments determines row and window
-ROWS_OF_BLOCK = 1 << 18  # rows that are read at once, whose intermediate arrays stay small
+ROWS_OF_BLOCK = 1 << 20  # rows that are read at once, whose intermediate arrays stay small
 
 
 @dataclass

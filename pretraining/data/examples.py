@@ -4,7 +4,7 @@ Recipes are read with this file, so it imports no library that takes seconds.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,22 +34,6 @@ class Texts:
 
     def __getitem__(self, part: slice) -> "Texts":
         return Texts([side[part] for side in self.sides], self.names[part], self.ids[part], self.epochs[part])
-
-
-class TextReader(Protocol):
-    """What reads texts: an objective, of which the data knows only this."""
-
-    name: str
-    text: str  # the kind of corpora that it reads
-    apart: bool  # whether the two sides are separate inputs
-    batch_size: int
-    text_length: int  # positions of a row's text, with special tokens
-
-    def reads_corpus(self, corpus: Any) -> bool:
-        """Returns whether it reads a corpus."""
-
-    def sub_batch(self, texts: Texts, key: tuple[int | str, ...], training: bool = True) -> dict:
-        """Masks texts, by random numbers of the key."""
 
 
 def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:

@@ -8,12 +8,11 @@ Legend: `M` examples of some steps, `B` examples of a step or micro-batch, `C` c
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
-from crosslingual_zoo.pretraining.data.examples import TextReader
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
 from crosslingual_zoo.zoo_core.keyed_random import keyed_rng, keyed_seed
 
@@ -36,11 +35,11 @@ class Drawn(NamedTuple):
 class BatchSampler:
     """The batches of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
-    def __init__(self, key: tuple[int, int], reader: TextReader, corpora: dict[int, Corpus], alpha: float):
+    def __init__(self, key: tuple[int, int], collator: Any, corpora: dict[int, Corpus], alpha: float):
         """`key`: (seed, index of the phase); `corpora`: those that the objective reads, by their index in the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
-        self.key = (*key, reader.text)
-        self.batch_size = reader.batch_size
+        self.key = (*key, collator.text)
+        self.batch_size = collator.batch_size
         self.corpora = list(corpora.values())
         self.indices_C = np.array(list(corpora))
         self.bounds_C = corpus_probabilities(self.corpora, alpha).cumsum()[:-1]

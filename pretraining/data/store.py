@@ -57,7 +57,8 @@ class TokenStore:
     @property
     def keys(self) -> np.ndarray:
         """(R,) int64: the hash of each row, see `row_key`."""
-        return self.rows.data.column("key").to_numpy()
+        keys = [chunk.to_numpy() for chunk in self.rows.data.column("key").chunks]  # Arrow would keep the memory of all
+        return np.concatenate([np.empty(0, dtype=np.int64), *keys])
 
     @property
     def num_tokens(self) -> int:
