@@ -18,7 +18,7 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
-from crosslingual_zoo.pretraining.data.tokenized import tokenizer_fingerprint
+from crosslingual_zoo.pretraining.data.readings import reading_fingerprint
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.zoo_core.provenance import forget_machine, read_json, write_json
@@ -49,19 +49,20 @@ def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
     fields), for a run that is already finished, and if there are checkpoints of which none is whole.
     """
     folder = Path(recipe.output_dir)
-    held = not_own(folder, BEGUN)
-    if not held:
+    entries = not_own(folder, BEGUN)
+    if not entries:
         return recipe, None
     if not resume:
         advice = "Resume the run with --resume, or give another output_dir."
-        raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
+        raise ValueError(f"{str(folder)!r} is not empty: it holds {entries[0]}. {advice}")
     if not (folder / "recipe.yaml").exists():
         raise ValueError(f"{str(folder)!r} is no run folder: it has no recipe.yaml. Correct output_dir.")
     before = load_recipe(Recipe, folder / "recipe.yaml", [])
     if recipe.head_phase and not before.head_phase:  # a run that began with the phase has it among the others
         recipe = recipe.with_head_phase()
-    found = recipe_differences(asdict(before), asdict(recipe))
-    if changed := [line for line in found if not line.startswith(FREE_ON_RESUME)]:
+    differences = recipe_differences(asdict(before), asdict(recipe))
+    changed = [line for line in differences if not line.startswith(FREE_ON_RESUME)]
+    if changed:
         shown = "; ".join(changed[:FIELDS_SHOWN])
         if len(changed) > FIELDS_SHOWN:
             shown += f"; and {len(changed) - FIELDS_SHOWN} more fields"
@@ -73,24 +74,32 @@ def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
 
 def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:
     """Returns the data of a run with fingerprints, for run.json."""
-    facts = {"tokenizer_fingerprint": tokenizer_fingerprint(tokenizer), "corpora": [one.facts() for one in corpora]}
-    return facts | {"teachers": [teacher.facts()] if teacher else []}
+    return {
+        "tokenizer_fingerprint": reading_fingerprint(tokenizer),
+        "corpora": [corpus.facts() for corpus in corpora],
+        "teachers": [teacher.facts()] if teacher else [],
+    }
 
 
 def check_same_data(folder: Path, now: dict) -> None:
     """Raises `ValueError` if a resumed run would have other text, tokens or another teacher than at its start."""
-
-    def fingerprints(facts: dict) -> dict[str, Any]:
-        found = {f"corpus {one['name']}": [table["fingerprint"] for table in one["tables"]] for one in facts["corpora"]}
-        found["the teacher"] = [(one["fingerprint"], one["tokenizer_fingerprint"]) for one in facts["teachers"]]
-        return found | {"the tokenizer": facts["tokenizer_fingerprint"]}
-
-    before = fingerprints(read_json(folder / "run.json", now, needs=now))
-    if changed := [what for what, of in fingerprints(now).items() if of != before.get(what)]:
+    before = _fingerprints(read_json(folder / "run.json", now, needs=now))
+    changed = [name for name, value in _fingerprints(now).items() if value != before.get(name)]
+    if changed:
         raise ValueError(
             f"{', '.join(changed)} changed since the run in {str(folder)!r} was started. Restore it, or start a new "
             "run in another output_dir with model.start_from=<this run>/checkpoints/step-N/model."
         )
+
+
+def _fingerprints(facts: dict) -> dict[str, Any]:
+    """Returns the fingerprints in the facts of a run, by what they are of."""
+    fingerprints: dict[str, Any] = {"the tokenizer": facts["tokenizer_fingerprint"]}
+    for corpus in facts["corpora"]:
+        fingerprints[f"corpus {corpus['name']}"] = [table["fingerprint"] for table in corpus["tables"]]
+    teachers = [(teacher["fingerprint"], teacher["tokenizer_fingerprint"]) for teacher in facts["teachers"]]
+    fingerprints["the teacher"] = teachers
+    return fingerprints
 
 
 def start_run_folder(recipe: Recipe, is_main: bool = True, checkpoint: Path | None = None) -> None:
@@ -100,10 +109,10 @@ def start_run_folder(recipe: Recipe, is_main: bool = True, checkpoint: Path | No
     """
     folder = Path(recipe.output_dir)
     if is_main:
-        saved = checkpoints_of(folder)
-        damaged = saved[saved.index(checkpoint) + 1 :] if checkpoint else []
-        for path in damaged:
-            _remove(path)
+        if checkpoint:
+            checkpoints = checkpoints_of(folder)
+            for damaged in checkpoints[checkpoints.index(checkpoint) + 1 :]:
+                _remove(damaged)
         remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
         remove_own(folder, HALF_WRITTEN)
         save_recipe(recipe, folder / "recipe.yaml")
@@ -111,13 +120,17 @@ def start_run_folder(recipe: Recipe, is_main: bool = True, checkpoint: Path | No
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """Returns the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""
-    found = (path for path in folder.glob("checkpoints/step-*") if re.fullmatch(STEP, path.name) and path.is_dir())
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    checkpoints = []
+    for path in folder.glob("checkpoints/step-*"):
+        if re.fullmatch(STEP, path.name) and path.is_dir():
+            checkpoints.append(path)
+    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """Returns the newest complete checkpoint of a run, or None."""
-    return next(reversed(checkpoints_of(folder)), None)
+    checkpoints = checkpoints_of(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -130,16 +143,17 @@ def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
     """Makes accelerate save the weights only once, as `model/`, a folder that loads like the final one."""
 
-    def save(models, weights, output_dir):
+    def save(models: list[PreTrainedModel], weights: list[dict], output_dir: str) -> None:
         if accelerator.is_main_process:
             save_model_folder(accelerator.unwrap_model(models[0]), tokenizer, Path(output_dir) / "model")
         weights.clear()
 
-    def load(models, input_dir):
+    def load(models: list[PreTrainedModel], input_dir: str) -> None:
         model = accelerator.unwrap_model(models.pop())
         # tied weights are written only once, by the name that comes first, so not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
-        if unexpected or {name for name, _ in model.named_parameters()} & set(missing):
+        parameter_names = {name for name, _ in model.named_parameters()}
+        if unexpected or parameter_names & set(missing):
             names = f"weights missing: {sorted(missing)[:3]}, not expected: {unexpected[:3]}"
             raise ValueError(f"the checkpoint {input_dir} belongs to another model ({names}).")
         model.tie_weights()

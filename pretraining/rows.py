@@ -35,18 +35,21 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
     Raises ValueError for a tokenizer without such tokens, and for more of them than a row has room for.
     """
     encoded = tokenizer("a", "b")
-    ids, of = encoded["input_ids"], encoded.sequence_ids(0)
-    ends = [len(of) - of[::-1].index(side) for side in (0, 1)]
-    found = Specials(ids[: of.index(0)], ids[ends[0] : of.index(1)], ids[ends[1] :])
-    if not all(found):
+    ids = encoded["input_ids"]
+    sides = encoded.sequence_ids(0)  # None at special tokens
+    x_end = len(sides) - sides[::-1].index(0)
+    y_end = len(sides) - sides[::-1].index(1)
+    specials = Specials(ids[: sides.index(0)], ids[x_end : sides.index(1)], ids[y_end:])
+    if not all(specials):
         begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-        found = Specials([begin], [end, end], [end])
-    if None in found.begin + found.end:
+        specials = Specials([begin], [end, end], [end])
+    if None in specials.begin + specials.end:
         raise ValueError(f"a {type(tokenizer).__name__} has neither bos and eos nor cls and sep tokens.")
-    if len(found.begin) + len(found.end) > SPECIALS_OF_TEXT or sum(map(len, found)) > SPECIALS_OF_PAIR:
+    count_of_text = len(specials.begin) + len(specials.end)
+    if count_of_text > SPECIALS_OF_TEXT or count_of_text + len(specials.middle) > SPECIALS_OF_PAIR:
         raise ValueError(f"a {type(tokenizer).__name__} adds more than {SPECIALS_OF_PAIR} special tokens to a pair.")
-    return found
+    return specials
 
 
 @dataclass(slots=True)
@@ -82,28 +85,32 @@ def as_tensors(**fields: np.ndarray) -> "dict[str, torch.Tensor]":
 
 def lay_out(sides: list[list[np.ndarray]], tokenizer: "PreTrainedTokenizerBase") -> Rows:
     """Lays out examples as rows; `sides` has, for one or two sides, the tokens of B rows."""
-    lengths_SB = np.array([[len(tokens) for tokens in side] for side in sides])
     begin, middle, end = specials_of(tokenizer)
-    totals_B = lengths_SB.sum(0) + len(begin) + len(end) + len(middle) * (len(sides) - 1)
-    count, width = len(totals_B), int(totals_B.max())
-    rows_B, columns_T = np.arange(count), np.arange(width, dtype=np.int32)
-    bounds_SB1 = lengths_SB.astype(np.int32)[:, :, None]
-    ids = np.full((count, width), tokenizer.pad_token_id, dtype=np.int32)
-    ids[:, : len(begin)] = begin
-    for place, token in enumerate(end, -len(end)):
-        ids[rows_B, totals_B + place] = token
-    segments = (columns_T < totals_B[:, None].astype(np.int32)).view(np.int8)
-    of_side = [_between(columns_T, len(begin), bounds_SB1[0])]
-    tokens, flat = of_side[0], sides[0]
-    if len(sides) == 2:
-        for place, token in enumerate(middle, len(begin)):
-            ids[rows_B, lengths_SB[0] + place] = token
-        of_side.append(_between(columns_T - bounds_SB1[0], len(begin) + len(middle), bounds_SB1[1]))
-        tokens, flat = tokens | of_side[1], [*chain.from_iterable(zip(*sides, strict=True))]
-        segments *= np.int8(1) + (columns_T >= bounds_SB1[0] + len(begin) + (len(middle) + 1) // 2)
-    segments -= 1
-    ids[tokens] = np.concatenate(flat)
-    return Rows(ids, of_side, tokens, segments)
+    lengths_SB = np.array([[len(tokens) for tokens in side] for side in sides], dtype=np.int32)
+    widths_B = lengths_SB.sum(0, dtype=np.int32) + np.int32(len(begin) + len(end) + len(middle) * (len(sides) - 1))
+    rows_B = np.arange(len(widths_B))
+    columns_T = np.arange(widths_B.max(), dtype=np.int32)
+    ids_BT = np.full((len(widths_B), len(columns_T)), tokenizer.pad_token_id, dtype=np.int32)
+    ids_BT[:, : len(begin)] = begin
+    for offset, token in enumerate(end, -len(end)):
+        ids_BT[rows_B, widths_B + offset] = token
+    segments_BT = (columns_T < widths_B[:, None]).view(np.int8)
+    x_lengths_B1 = lengths_SB[0, :, None]
+    is_x_BT = _between(columns_T, len(begin), x_lengths_B1)
+    if len(sides) == 1:
+        segments_BT -= 1
+        ids_BT[is_x_BT] = np.concatenate(sides[0])
+        return Rows(ids_BT, [is_x_BT], is_x_BT, segments_BT)
+
+    for offset, token in enumerate(middle, len(begin)):
+        ids_BT[rows_B, lengths_SB[0] + offset] = token
+    is_y_BT = _between(columns_T - x_lengths_B1, len(begin) + len(middle), lengths_SB[1, :, None])
+    is_token_BT = is_x_BT | is_y_BT
+    # 1 and 2 at the two sides, 0 at padding
+    segments_BT *= np.int8(1) + (columns_T >= x_lengths_B1 + len(begin) + (len(middle) + 1) // 2)
+    segments_BT -= 1
+    ids_BT[is_token_BT] = np.concatenate([*chain.from_iterable(zip(*sides, strict=True))])
+    return Rows(ids_BT, [is_x_BT, is_y_BT], is_token_BT, segments_BT)
 
 
 def _between(columns: np.ndarray, first: int, size_B1: np.ndarray) -> np.ndarray:

@@ -20,13 +20,14 @@ class Stops:
     def __enter__(self) -> "Stops":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.batches = iter(())  # ends the workers: a traceback would keep the loader, and Python would wait for them
 
     def read(self, loader: Iterable[dict], has_workers: bool) -> None:
         """Starts the loader of a phase, whose batches `fetch` returns."""
         handler = signal.getsignal(signal.SIGCHLD)
-        self.batches, self.has_workers = iter(loader), has_workers
+        self.batches = iter(loader)
+        self.has_workers = has_workers
         if signal.getsignal(signal.SIGCHLD) is not handler:
             signal.signal(signal.SIGCHLD, handler)  # torch's would raise an error for a killed worker during a step
 
@@ -43,20 +44,22 @@ class Stops:
             pass
         except Exception as error:
             if received() is None:  # else a signal may have ended a worker
-                self.error = (str(error).strip() or repr(error)).splitlines()[-1]  # of a worker's traceback
+                message = str(error).strip() or repr(error)
+                self.error = message.splitlines()[-1]  # of a worker's traceback
         return []
 
-    def reasons(self) -> list[float]:
-        """Returns SIGTERM, SIGINT, no batch: 1 if this process has the reason, to be summed over all processes."""
-        return [float(received() == signal.SIGTERM), float(received() == signal.SIGINT), float(self.error is not None)]
+    def reasons(self) -> list[bool]:
+        """Returns whether this process has each reason: SIGTERM, SIGINT, no batch."""
+        return [received() == signal.SIGTERM, received() == signal.SIGINT, self.error is not None]
 
     def agreed(self, reasons: list[float]) -> Stopped | ValueError | None:
-        """Returns why all processes have to stop, from the sum of their `reasons`."""
+        """Returns why all processes have to stop, from the sums of their `reasons`."""
         terminated, interrupted, has_no_batch = reasons
         if has_no_batch:
             errors = gather_object([self.error])
-            number, error = next((number, error) for number, error in enumerate(errors) if error)
-            return ValueError(f"process {number}: {error}" if len(errors) > 1 else error)
-        if terminated or interrupted:
-            return Stopped(signal.SIGTERM if terminated else signal.SIGINT)
-        return None
+            if len(errors) == 1:
+                return ValueError(self.error)
+            return ValueError("; ".join(f"process {number}: {error}" for number, error in enumerate(errors) if error))
+        if terminated:
+            return Stopped(signal.SIGTERM)
+        return Stopped(signal.SIGINT) if interrupted else None

@@ -64,6 +64,12 @@ def test_layout_nothing_imports_an_entry_point():
     assert {name for name, imported in IMPORTS.items() if imported & ENTRY_POINTS and name not in ENTRY_POINTS} == set()
 
 
+def test_layout_data_of_pretraining_knows_no_objectives():
+    for name, imported in IMPORTS.items():
+        if name.startswith("crosslingual_zoo.pretraining.data"):
+            assert not {other for other in imported if ".objectives" in other}, name
+
+
 def test_layout_has_no_circles():
     state: dict[str, bool] = {}  # True while a module's imports are followed
 

@@ -31,8 +31,11 @@ def corpus_probabilities(corpora: Sequence[Any], alpha: float) -> np.ndarray:
         languages = frozenset(corpus.languages)
         sizes[languages] = sizes.get(languages, 0) + corpus.size
     shares = dict(zip(sizes, sampling_probabilities(list(sizes.values()), alpha), strict=True))
-    of_corpora = ((corpus.size, frozenset(corpus.languages)) for corpus in corpora)
-    return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
+    probabilities = []
+    for corpus in corpora:
+        languages = frozenset(corpus.languages)
+        probabilities.append(shares[languages] * (corpus.size / sizes[languages]))
+    return np.array(probabilities)
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,9 @@ class Languages:
         rows = getattr(config, "languages", None)
         if not rows:
             return None
-        return cls(
-            rows={code: row for row, code in enumerate(rows)},
-            of_corpus={corpus.name: tuple(corpus.languages) for corpus in corpora},
-            pairs=[(corpus.size, tuple(corpus.languages)) for corpus in corpora if len(corpus.languages) == 2],
-            alpha=alpha,
-        )
+        of_corpus = {corpus.name: tuple(corpus.languages) for corpus in corpora}
+        pairs = [(corpus.size, of_corpus[corpus.name]) for corpus in corpora if len(corpus.languages) == 2]
+        return cls({code: row for row, code in enumerate(rows)}, of_corpus, pairs, alpha)
 
     @classmethod
     def among(cls, codes: Sequence[str]) -> "Languages":
@@ -83,4 +83,8 @@ class Languages:
 
 def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
     """Returns the codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
-    return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})
+    codes: set[str] = set()
+    for pair in pairs:
+        if rule == "all" or language in pair:
+            codes.update(pair)
+    return sorted(codes - {language})

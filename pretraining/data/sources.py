@@ -42,7 +42,7 @@ class TextColumn:
     rows: Dataset | None
     column: str
     identity: str | None  # None: the row's number
-    reading: str = "text"  # how values become integers: a key of `pretraining.data.tokenized.READINGS`
+    reading: str = "text"  # how values become integers: a key of `readings.READINGS`
     document: str | None = None
     document_pattern: str | None = None  # matches the part of the document column's value that names the document
 
@@ -69,44 +69,59 @@ class Source:
         """Returns name, languages, and the tables with their fingerprints."""
         tables = []
         for side in self.sides:
-            known = {name: value for name, value in asdict(side.table).items() if value is not None}
-            known["fingerprint"] = self._fingerprint(side.table, side.rows)
-            tables += [known] * (known not in tables)
+            table = {name: value for name, value in asdict(side.table).items() if value is not None}
+            table["fingerprint"] = self._fingerprint(side.table, side.rows)
+            if table not in tables:
+                tables.append(table)
         return {"name": self.name, "languages": list(self.corpus.codes), "tables": tables}
 
     def add(self, table: Table, rows: Dataset, column: str, reading: str = "text") -> TextColumn:
         """Adds a column of text to the sides, and returns it."""
         _require_text(rows, column, f"The table of corpus {self.name}")
-        identity = next((known for known in self.identities if known in columns_of(rows)), None)
-        self.sides.append(TextColumn(table, rows, column, identity, reading))
-        return self.sides[-1]
+        columns = columns_of(rows)
+        identity = next((name for name in self.identities if name in columns), None)
+        side = TextColumn(table, rows, column, identity, reading)
+        self.sides.append(side)
+        return side
 
-    def read(self, table: Table, *texts: str, document: str | None = None) -> Dataset:
-        """Loads a table; of a stream, columns of its first rows as text, from the copy on disk if there is one."""
+    def read(self, table: Table, texts: Sequence[str], document: str | None = None) -> Dataset:
+        """Loads a table; of a stream, columns of its first rows as text, from the copy on disk if there is one.
+
+        `texts` are columns that may hold the text, `document` is one that names the documents.
+        """
         max_rows = self.corpus.max_rows
         if not table.streaming:
             rows = load_table(table, self.hub_root)
             return rows.select(range(min(max_rows, len(rows)))) if max_rows else rows
         if not max_rows:
             raise ValueError(f"Corpus {self.name} is streamed ({describe(table)}), but has no max_rows. Set it.")
-        columns = tuple(dict.fromkeys([*texts, *self.identities, *([document] if document else [])]))
-        # what is read again if it has changed; of a dataset of the Hub, only its revision is compared
-        arguments = {"table": table, "texts": texts, "columns": columns, "max_rows": max_rows}
-        arguments |= {"hub_root": self.hub_root, "identity": self._fingerprint(table)}
+        columns = [*texts, *self.identities]
+        if document:
+            columns.append(document)
         features = Features(dict.fromkeys(columns, Value("string")))
+        arguments = {
+            "table": table,
+            "texts": tuple(texts),
+            "columns": tuple(features),
+            "max_rows": max_rows,
+            "hub_root": self.hub_root,
+            # what is read again if it has changed; of a dataset of the Hub, only its revision is compared
+            "identity": self._fingerprint(table),
+        }
         try:
             rows = Dataset.from_generator(_first_rows, features, gen_kwargs=arguments)
         except DatasetGenerationError as error:
             raise ValueError(f"Corpus {self.name} cannot be read: {error.__cause__ or error}") from error
-        return rows.select_columns([column for column in columns if rows.data.column(column).null_count < len(rows)])
+        return rows.select_columns([name for name in features if rows.data.column(name).null_count < len(rows)])
 
     def _fingerprint(self, table: Table, rows: Dataset | None = None) -> str:
         if not table.streaming:
             return table_fingerprint(table, self.hub_root, rows)
         path = resolve_hub_path(table.path, self.hub_root)
-        is_local = Path(path).exists()  # else the copy on disk is used without a connection to the Hub
-        found = table_fingerprint(table, self.hub_root, rows) if is_local else f"{path}, {table.revision or 'main'}"
-        return f"first {self.corpus.max_rows} rows of {found}"
+        content = f"{path}, {table.revision or 'main'}"  # the copy on disk is used without a connection to the Hub
+        if Path(path).exists():
+            content = table_fingerprint(table, self.hub_root, rows)
+        return f"first {self.corpus.max_rows} rows of {content}"
 
 
 def row_key(identity: Any) -> int:
@@ -125,8 +140,12 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     Raises ValueError for a column that is missing or is not text, a pair of one language or without two sides, a stream
     without `max_rows`, sides of unequal length, and a join with repeated ids or without a common id.
     """
-    joined = [getattr(corpus, "join_on", None) for corpus in corpora.values()]
-    identities = list(dict.fromkeys([*filter(None, joined), "id"]))
+    identities = []
+    for corpus in corpora.values():
+        if isinstance(corpus, Bitext) and corpus.join_on is not None and corpus.join_on not in identities:
+            identities.append(corpus.join_on)
+    if "id" not in identities:
+        identities.append("id")
     sources = [Source(name, corpus, hub_root, identities) for name, corpus in corpora.items()]
     for source in sources:
         OPENERS[type(source.corpus)](source, source.corpus)
@@ -136,20 +155,17 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
 def training_texts(sources: list[Source], held_out_fraction: float) -> Iterator[str]:
     """Yields the texts of all sources that are not held out, each column once."""
     below = held_out_below(held_out_fraction)
-
-    def texts(side: TextColumn) -> Iterator[str]:
-        for number, row in enumerate(side.rows):
-            identity = side.identity and get_column(row, side.identity)
-            text = get_column(row, side.column)
-            if text and (not below or row_key(number if identity is None else identity) >= below):
-                yield text
-
     # bitext often has the same tables as monolingual corpora
     columns: dict[tuple[str, str], TextColumn] = {}
-    for side in (side for source in sources for side in source.sides[:2]):
-        columns.setdefault((repr(side.table), side.column), side)
+    for source in sources:
+        for side in source.sides[:2]:
+            columns.setdefault((repr(side.table), side.column), side)
     for side in columns.values():
-        yield from texts(side)
+        for number, row in enumerate(side.rows):
+            identity = get_column(row, side.identity) if side.identity else None
+            text = get_column(row, side.column)
+            if text and row_key(number if identity is None else identity) >= below:
+                yield text
 
 
 def _first_rows(
@@ -157,12 +173,15 @@ def _first_rows(
 ) -> Iterator[dict[str, str | None]]:
     """Yields the first rows of a stream: the values of `columns` as text, null where there are none."""
     rows = load_table(table, hub_root)
-    known = columns_of(rows)
-    for column in [column for column in texts if column in known] or texts[:1]:
+    columns_of_rows = columns_of(rows)
+    for column in [column for column in texts if column in columns_of_rows] or texts[:1]:
         _require_text(rows, column, describe(table))
     for row in islice(rows, max_rows):
-        values = {column: get_column(row, column) if column in known else None for column in columns}
-        yield {column: value if value is None else str(value) for column, value in values.items()}
+        values = {}
+        for column in columns:
+            value = get_column(row, column) if column in columns_of_rows else None
+            values[column] = value if value is None else str(value)
+        yield values
 
 
 def _require_text(rows: Any, column: str, where: str) -> None:
@@ -172,56 +191,86 @@ def _require_text(rows: Any, column: str, where: str) -> None:
         raise ValueError(f"{where} has {dtype} in column {column}, not text. Name a column of text.")
 
 
-def _own_table(corpus: Monolingual | LinkedPairs) -> Table:
+def _table_of(corpus: Monolingual | LinkedPairs) -> Table:
     return Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
 
 
 def _open_monolingual(source: Source, corpus: Monolingual) -> None:
-    table, document = _own_table(corpus), corpus.document_column
-    rows = source.read(table, corpus.text_column, document=document)
+    table = _table_of(corpus)
+    rows = source.read(table, [corpus.text_column], corpus.document_column)
     side = source.add(table, rows, corpus.text_column)
-    if document is not None:
-        require_column(rows, document, f"The table of corpus {source.name}")
-    side.document, side.document_pattern = document, corpus.document_pattern
+    if corpus.document_column is not None:
+        require_column(rows, corpus.document_column, f"The table of corpus {source.name}")
+    side.document = corpus.document_column
+    side.document_pattern = corpus.document_pattern
 
 
 def _open_linked(source: Source, corpus: LinkedPairs) -> None:
-    table, texts = _own_table(corpus), (corpus.source_column, corpus.target_column)
-    rows = source.read(table, *texts, *([corpus.links_column] if corpus.links_column else []))
-    for column, reading in ((column, reading) for reading in ("words", "word numbers") for column in texts):
-        source.add(table, rows, column, reading)
-    source.add(table, rows, corpus.links_column or texts[0], "links" if corpus.links_column else "no links")
+    table = _table_of(corpus)
+    texts = [corpus.source_column, corpus.target_column]
+    rows = source.read(table, [*texts, corpus.links_column] if corpus.links_column else texts)
+    for reading in ("words", "word numbers"):
+        for column in texts:
+            source.add(table, rows, column, reading)
+    if corpus.links_column:
+        source.add(table, rows, corpus.links_column, "links")
+    else:
+        source.add(table, rows, corpus.source_column, "no links")
 
 
 def _open_bitext(source: Source, corpus: Bitext) -> None:
-    name, given = f"Bitext {source.name}", (corpus.source_column, corpus.target_column)
+    where = f"Bitext {source.name}"
+    _check_bitext(corpus, where)
+    if corpus.table is not None:
+        _open_shared_table(source, corpus, where)
+    else:
+        _open_two_tables(source, corpus, where)
+
+
+def _check_bitext(corpus: Bitext, where: str) -> None:
     if corpus.source_language == corpus.target_language:
-        raise ValueError(f"{name} has the same language on both sides. Correct its target_language.")
-    if (corpus.source is None) != (corpus.target is None) or (corpus.table is None) == (corpus.source is None):
-        raise ValueError(f"{name}: set `table`, or both `source` and `target`.")
-    for option, needed in (("join_on", "source"), ("separator", "table")):
-        if getattr(corpus, option) is not None and getattr(corpus, needed) is None:
-            raise ValueError(f"{name} sets {option}, which is only for a `{needed}`. Leave it out.")
+        raise ValueError(f"{where} has the same language on both sides. Correct its target_language.")
+    has_one_side = (corpus.source is None) != (corpus.target is None)
+    if has_one_side or (corpus.table is None) == (corpus.source is None):
+        raise ValueError(f"{where}: set `table`, or both `source` and `target`.")
+    if corpus.join_on is not None and corpus.source is None:
+        raise ValueError(f"{where} sets join_on, which is only for a `source`. Leave it out.")
+    if corpus.separator is not None and corpus.table is None:
+        raise ValueError(f"{where} sets separator, which is only for a `table`. Leave it out.")
+
+
+def _open_shared_table(source: Source, corpus: Bitext, where: str) -> None:
+    """Opens one table with both sides, in two columns or in one."""
     if corpus.separator is not None:
         column = corpus.source_column or "text"
-        rows, columns = _split_sides(source.read(corpus.table, column), column, corpus, name), SPLIT_COLUMNS
-    elif corpus.table is not None:
-        columns = [column or language for column, language in zip(given, corpus.codes, strict=True)]
-        rows = source.read(corpus.table, *columns)
-    if corpus.table is not None:
-        if columns[0] == columns[1]:
-            raise ValueError(f"{name} reads both sides from column {columns[0]}. Set `target_column`.")
-        for column in columns:
-            source.add(corpus.table, rows, column)
-        return
-    for table, column, language in zip((corpus.source, corpus.target), given, corpus.codes, strict=True):
-        rows = source.read(table, *([column] if column else [language, "text"]))
-        source.add(table, rows, column or (language if language in columns_of(rows) else "text"))
+        columns = list(SPLIT_COLUMNS)
+        rows = _split_sides(source.read(corpus.table, [column]), column, corpus, where)
+    else:
+        columns = [corpus.source_column or corpus.source_language, corpus.target_column or corpus.target_language]
+        rows = source.read(corpus.table, columns)
+    if columns[0] == columns[1]:
+        raise ValueError(f"{where} reads both sides from column {columns[0]}. Set `target_column`.")
+    for column in columns:
+        source.add(corpus.table, rows, column)
+
+
+def _open_two_tables(source: Source, corpus: Bitext, where: str) -> None:
+    """Opens a table for each side."""
+    _add_side(source, corpus.source, corpus.source_column, corpus.source_language)
+    _add_side(source, corpus.target, corpus.target_column, corpus.target_language)
     lengths = [len(side.rows) for side in source.sides]
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
     elif lengths[0] != lengths[1]:
-        raise ValueError(f"{name}: the sides have {lengths} rows. Make them equal, or set join_on.")
+        raise ValueError(f"{where}: the sides have {lengths} rows. Make them equal, or set join_on.")
+
+
+def _add_side(source: Source, table: Table, column: str | None, language: str) -> None:
+    """Adds a side, whose `column` is by default that of its language, or `text`."""
+    rows = source.read(table, [column] if column else [language, "text"])
+    if column is None:
+        column = language if language in columns_of(rows) else "text"
+    source.add(table, rows, column)
 
 
 def _open_side(source: Source, corpus: SideOfPairs) -> None:
@@ -248,7 +297,9 @@ def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Data
 
     def split(row: dict[str, Any], number: int) -> dict[str, str]:
         text = get_column(row, column) or ""
-        sides = [side.strip() for side in between.split(text)] if text.strip() else ["", ""]
+        sides = ["", ""]
+        if text.strip():
+            sides = [side.strip() for side in between.split(text)]
         if len(sides) != 2:
             raise ValueError(f"{where}, row {number + 1}: {separator!r} does not occur once in {column}.")
         return dict(zip(SPLIT_COLUMNS, sides, strict=True))
@@ -258,21 +309,28 @@ def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Data
 
 def _join(source: Source, column: str) -> None:
     """Joins the two sides on `column` (inner join), in the order of the first side; sets the source's alignment."""
-    ids, where = [], f"Bitext {source.name}"
-    for side, language in zip(source.sides, source.corpus.codes, strict=True):
-        require_column(side.rows, column, f"The table of {language} in bitext {source.name}")
-        name = column if column in side.rows.column_names else column.partition(".")[0]
-        values = side.rows.select_columns([name]).flatten().with_format("arrow")[:]
-        ids.append(pc.cast(values[column], pa.large_string()))
-        counted = pc.value_counts(ids[-1].drop_null())
-        repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
-        if len(repeated):
-            raise ValueError(f"{where}: an id of {language} is repeated in {column} ({repeated[0]}).")
-    found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
-    matched = np.flatnonzero(pc.is_valid(found).to_numpy())
-    if len(matched) == 0:
-        first = [values.drop_null()[:3].to_pylist() for values in ids]
-        raise ValueError(f"{where}: no {column} is in both tables, which begin with {first}.")
-    source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
-    for language, values in zip(source.corpus.codes, ids, strict=True):
-        source.counts[f"unmatched_{language}"] = len(values) - len(matched)
+    where = f"Bitext {source.name}"
+    source_ids, target_ids = [
+        _ids_of(side, column, language, where) for side, language in zip(source.sides, source.corpus.codes, strict=True)
+    ]
+    target_rows = pc.index_in(source_ids, value_set=target_ids.combine_chunks(), skip_nulls=True)
+    source_rows = np.flatnonzero(pc.is_valid(target_rows).to_numpy())
+    if len(source_rows) == 0:
+        first_ids = [ids.drop_null()[:3].to_pylist() for ids in (source_ids, target_ids)]
+        raise ValueError(f"{where}: no {column} is in both tables, which begin with {first_ids}.")
+    source.alignment = np.stack([source_rows.astype(np.int32), target_rows.drop_null().to_numpy()])
+    for language, ids in zip(source.corpus.codes, (source_ids, target_ids), strict=True):
+        source.counts[f"unmatched_{language}"] = len(ids) - len(source_rows)
+
+
+def _ids_of(side: TextColumn, column: str, language: str, where: str) -> pa.ChunkedArray:
+    """Returns the ids of a side's rows as text. Raises ValueError if one is repeated."""
+    require_column(side.rows, column, f"The table of {language} in {where}")
+    name = column if column in side.rows.column_names else column.partition(".")[0]
+    values = side.rows.select_columns([name]).flatten().with_format("arrow")[:]
+    ids = pc.cast(values[column], pa.large_string())
+    counted = pc.value_counts(ids.drop_null())
+    repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
+    if len(repeated):
+        raise ValueError(f"{where}: an id of {language} is repeated in {column} ({repeated[0]}).")
+    return ids

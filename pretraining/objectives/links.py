@@ -4,23 +4,18 @@
 The loss is that of `modeling/modeling_xlm_align.py`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_TEXT, Texts
+from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_TEXT
+from crosslingual_zoo.pretraining.data.readings import SURE, links_of, tokens_of_words, words_of_tokens
 from crosslingual_zoo.pretraining.objectives.base import Collator
 from crosslingual_zoo.pretraining.rows import SIDES, as_tensors, lay_out
 
-if TYPE_CHECKING:
-    from crosslingual_zoo.modeling.word_tokens import Tokens
-
 NO_WORD = -1
-LINK = re.compile(r"(\d+)([-p])(\d+)")
-POSSIBLE, SURE = 0, 1
 
 
 @dataclass(kw_only=True)
@@ -101,7 +96,7 @@ class LinksCollator(Collator):
 
         right, sure, found, examples = 0, 0, 0, corpus.with_form(self.text_length, self.apart).held_out
         for start in range(0, len(examples), batch_size):
-            texts = Texts.of(examples[start : start + batch_size])
+            texts = examples[start : start + batch_size]
             batch = send_to_device(self.sub_batch(texts, ("held out",)), accelerator.device)
             with accelerator.autocast():
                 logits_BST, cells_BST = model.word_logits(batch)
@@ -111,48 +106,3 @@ class LinksCollator(Collator):
             right += int(hits_K.sum()) + int(hits_K[is_sure_K == SURE].sum())
             sure, found = sure + int((is_sure_K == SURE).sum()), found + int(links_BST.sum())
         return {f"link_aer/{corpus.name}": 100 - 100 * right / (sure + found)} if sure else {}
-
-
-def tokens_of_words(texts: list[str | None], tokenizer: Any) -> list[list[int]]:
-    """Returns the token ids of each text's words."""
-    tokens = _cut(texts, tokenizer)
-    return _by_text(tokens.ids_F.tolist(), tokens)
-
-
-def words_of_tokens(texts: list[str | None], tokenizer: Any) -> list[list[int]]:
-    """Returns the word, from 0, of each token of each text."""
-    tokens = _cut(texts, tokenizer)
-    return _by_text(tokens.words_F.tolist(), tokens)
-
-
-def links_of(texts: list[str | None], tokenizer: Any = None) -> list[list[int]]:
-    """Returns the links of each text as a flat list: source word, target word, and `SURE` or `POSSIBLE`.
-
-    Raises ValueError for an item that is not a link.
-    """
-    found = []
-    for text in texts:
-        links: list[int] = []
-        for item in (text or "").split():
-            match = LINK.fullmatch(item)
-            if match is None:
-                raise ValueError(f"{item[:40]!r} is not a link between words. Write 0-0, or 0p0 for a possible link.")
-            links += (int(match[1]), int(match[3]), SURE if match[2] == "-" else POSSIBLE)
-        found.append(links)
-    return found
-
-
-def no_links(texts: list[str | None], tokenizer: Any = None) -> list[list[int]]:
-    """Returns an empty list of links for each text."""
-    return [[] for _ in texts]
-
-
-def _cut(texts: list[str | None], tokenizer: Any) -> "Tokens":
-    from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
-
-    return cut_into_tokens(tokenizer, [re.findall(r"[^ \t]+", text or "") for text in texts])
-
-
-def _by_text(values: list[int], tokens: "Tokens") -> list[list[int]]:
-    bounds = tokens.bounds.tolist()
-    return [values[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]

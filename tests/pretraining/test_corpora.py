@@ -1,13 +1,26 @@
 import copy
 import math
+import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from datasets import Dataset
 
-from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
-from crosslingual_zoo.pretraining.data.corpora import load_corpora, tokens_of_text, unigram_entropy
-from crosslingual_zoo.pretraining.data.examples import Example, cut_pair, encode_texts
+from crosslingual_zoo.pretraining.data import example_index
+from crosslingual_zoo.pretraining.data.batches import (
+    held_out_batches,
+    load_corpora,
+    phase_collators,
+    phase_corpora,
+    training_batches,
+)
+from crosslingual_zoo.pretraining.data.corpora import Corpus, tokens_of_text, unigram_entropy
+from crosslingual_zoo.pretraining.data.examples import cut_pair, encode_texts
+from crosslingual_zoo.pretraining.data.store import TokenStore
+from tests.pretraining.made_texts import Example, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -23,12 +36,12 @@ def test_load_corpora_windows_keep_every_token(files, recipe_of, sample_tokenize
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert (corpus.counts["empty"], corpus.counts["windowed"], corpus.counts["rows"]) == (3, 1, 6)
     examples = [tokens for (tokens,) in examples_of(corpus)]
-    assert [len(tokens) for tokens in examples] == corpus.lengths.tolist()
-    assert max(corpus.lengths) == 18  # and two special tokens
+    assert [len(tokens) for tokens in examples] == corpus.training.lengths.tolist()
+    assert max(corpus.training.lengths) == 18  # and two special tokens
     assert sum(examples[1:-1], []) == encode_texts([long], sample_tokenizer)[0]
     assert sorted(tokens_of_text([corpus])) == sorted({token for tokens in examples for token in tokens})
     shorter = corpus.with_form(12)
-    assert max(shorter.lengths) == 10 and shorter.lengths.sum() == corpus.lengths.sum()
+    assert max(shorter.training.lengths) == 10 and shorter.training.lengths.sum() == corpus.training.lengths.sum()
 
 
 @pytest.mark.parametrize("objective", ["tlm", "ca_mlm_pairs"])
@@ -44,7 +57,7 @@ def test_load_corpora_cuts_long_pairs(objective, files, recipe_of, sample_tokeni
     lengths = [[len(side) for side in sides] for sides in examples_of(corpus)]
     cut = [[20 - full[0][1], full[0][1]], [10, 10]] if objective == "tlm" else [[22, full[0][1]], [22, 22]]
     assert lengths == [*cut, full[2]]
-    assert corpus.lengths.tolist() == [sum(pair) for pair in lengths]
+    assert corpus.training.lengths.tolist() == [sum(pair) for pair in lengths]
 
 
 def test_cut_pair_removes_token_by_token_from_the_longer_side():
@@ -67,8 +80,7 @@ def test_load_corpora_text_that_spells_a_special_token_gives_none(sample_tokeniz
 
 def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
     """All batches of the first phase, of one process, from a given step."""
-    feed = Feed(recipe, corpora, tokenizer, num_processes=processes, process_index=process)
-    return list(feed.training(recipe.phases[0], 0, start))
+    return list(training_batches(recipe, 0, corpora, tokenizer, None, start, processes, process))
 
 
 def rows_of(batches):
@@ -137,8 +149,8 @@ def test_feed_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sa
     phase, corpora = recipe.phases[0], load_corpora(recipe, sample_tokenizer)
 
     def batches():
-        feed = Feed(recipe, corpora, sample_tokenizer)
-        return [batch["mlm"] for batch in feed.held_out(phase, feed.collators(phase)["mlm"], 7)]
+        collator = phase_collators(phase, sample_tokenizer)["mlm"]
+        return [batch["mlm"] for batch in held_out_batches(corpora, collator, 7)]
 
     first = batches()
     held_out = sum(len(corpus.held_out) for corpus in corpora if len(corpus.languages) == 1)
@@ -147,14 +159,69 @@ def test_feed_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sa
     assert all(torch.equal(one["labels"], other["labels"]) for one, other in zip(first, batches(), strict=True))
 
 
+@pytest.mark.parametrize("rows_of_block", [1, 7, 50])
+def test_examples_are_the_same_in_blocks_of_any_size(rows_of_block, files, recipe_of, sample_tokenizer, monkeypatch):
+    """Windows, segments of documents, pairs line by line, and joined pairs, some of them empty or held out."""
+    random = np.random.default_rng(0)
+    tables = {}
+    for language in ("en", "de"):
+        lengths = random.integers(0, 40, 120).tolist()
+        rows = [{"id": str(n), "doc": str(n // 11), "text": "word " * length} for n, length in enumerate(lengths)]
+        if language == "de":
+            rows.reverse()
+        tables[language] = {"path": files.jsonl(f"{language}.jsonl", rows)}
+    two = EN_DE | {"source": tables["en"], "target": tables["de"]}
+    recipe = recipe_of(
+        {"mlm": {"batch_size": 8, "max_length": 12}, "tlm": {"batch_size": 8, "max_length": 24}},
+        monolingual=[{"language": "en", **tables["en"], "document_column": "doc"}],
+        bitext=[two | {"name": "lines"}, two | {"name": "joined", "join_on": "id"}],
+        evaluation={"held_out_fraction": 0.2},
+    )
+
+    def read() -> tuple[list, list]:
+        corpora = load_corpora(recipe, sample_tokenizer)
+        corpora += [corpus.with_form(10, apart=True) for corpus in corpora]
+        indices = [index for corpus in corpora for index in (corpus.training, corpus.evaluated)]
+        numbers = [[numbers.tolist() for numbers in vars(index).values()] for index in indices]
+        return numbers, [corpus.counts for corpus in corpora]
+
+    whole = read()
+    monkeypatch.setattr(example_index, "ROWS_OF_BLOCK", rows_of_block)
+    assert read() == whole
+
+
+def test_corpus_holds_few_bytes_for_each_pair(monkeypatch):
+    """At 100 million pairs, a byte a pair is 0.1 GB in each process."""
+    monkeypatch.setattr(example_index, "ROWS_OF_BLOCK", 1 << 12)
+    num_pairs = 1 << 17
+    random = np.random.default_rng(0)
+    columns = []
+    for _ in range(2):
+        offsets = np.concatenate([[0], random.integers(1, 60, num_pairs).cumsum()]).astype(np.int32)
+        ids = pa.ListArray.from_arrays(offsets, np.zeros(offsets[-1], dtype=np.int32))
+        keys = random.integers(0, 2**63, num_pairs)
+        columns.append(TokenStore(Dataset(pa.table({"ids": ids, "key": keys}))))
+    described = SimpleNamespace(codes=("en", "de"), kind="bitext", size=None)
+    source = SimpleNamespace(name="en-de", corpus=described, alignment=None, counts={})
+    tracemalloc.start()
+    try:
+        corpus = Corpus(source, columns, 64, False, 0.01, 100)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    order = 4  # of an epoch
+    assert held / len(corpus.training) + order < 28
+    assert most / len(corpus.training) < 28 + 40
+
+
 def test_unigram_entropy_in_nats():
-    uniform = [Example([np.arange(8, dtype=np.int32)], "en", 0), Example([np.arange(8), np.arange(8)], "en-de", 1)]
-    assert unigram_entropy(uniform) == pytest.approx(math.log(8))
+    uniform = [Example([np.arange(8), np.arange(8)], "en-de", 0), Example([np.arange(4), np.arange(4, 8)], "en-de", 1)]
+    assert unigram_entropy(texts_of(uniform)) == pytest.approx(math.log(8))
     skewed = [Example([np.array([5, 5, 5, 7])], "en", 0)]
-    assert unigram_entropy(skewed) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    assert unigram_entropy(texts_of(skewed)) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
-def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_tokenizer, examples_of, held_out_of):
     """Line by line: English has ids, German has none. Each table is held out by what it has itself."""
     english = files.jsonl("en.jsonl", [{"id": f"v{i}", "text": f"The number {i} is here."} for i in range(300)])
     german = files.jsonl("de.jsonl", [{"text": f"Die Zahl {i} ist hier."} for i in range(300)])
@@ -169,4 +236,4 @@ def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_token
     trained = {tuple(side) for corpus in corpora for sides in examples_of(corpus) for side in sides}
     for corpus in corpora:
         assert corpus.held_out, corpus.name
-        assert trained.isdisjoint(tuple(side.tolist()) for example in corpus.held_out for side in example.sides)
+        assert trained.isdisjoint(tuple(side) for sides in held_out_of(corpus) for side in sides)
