@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts the original checkpoints of VECO and ERNIE-M, whose code no longer runs, into folders of this zoo.
 
-  python -m crosslingual_zoo.modeling.convert veco model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
-  python -m crosslingual_zoo.modeling.convert ernie_m saved_by_transformers_4 runs/ernie_m
+  python -m crosslingual_zoo.hub_cards.convert veco model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
+  python -m crosslingual_zoo.hub_cards.convert ernie_m saved_by_transformers_4 runs/ernie_m
 
 A layout is a table: patterns of its names -> ours, replaced one after the other. Known from public code are
 - VECO, native: BERT's names or XLM-R's, `cross_attention` in each layer, LayerNorm perhaps `gamma` and `beta`;
@@ -34,17 +34,17 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .configuration_ernie_m import ErnieMConfig
-from .configuration_veco import VecoConfig
-from .layer_states import check_finite
-from .modeling_ernie_m import (
+from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig
+from crosslingual_zoo.modeling.configuration_veco import VecoConfig
+from crosslingual_zoo.modeling.layer_states import check_finite
+from crosslingual_zoo.modeling.modeling_ernie_m import (
     ErnieMForQuestionAnswering,
     ErnieMForSequenceClassification,
     ErnieMForTokenClassification,
     ErnieMModel,
 )
-from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
-from .tokenization_ernie_m import FILES, ErnieMTokenizer
+from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
+from crosslingual_zoo.modeling.tokenization_ernie_m import FILES, ErnieMTokenizer
 
 State = dict[str, torch.Tensor]
 Names = dict[str, str]
@@ -525,7 +525,7 @@ def choose_tokenizer(
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
     style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(prog="python -m crosslingual_zoo.modeling.convert", description=__doc__, **style)
+    parser = argparse.ArgumentParser(prog="python -m crosslingual_zoo.hub_cards.convert", description=__doc__, **style)
     commands = parser.add_subparsers(dest="command", required=True, metavar="MODEL")
     both = argparse.ArgumentParser(add_help=False)
     both.add_argument("source", metavar="SOURCE", help="file or folder to convert")
