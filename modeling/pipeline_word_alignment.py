@@ -8,6 +8,7 @@ A folder of XLM-Align brings this file along, and its configuration names it. Fo
 Its `save_pretrained(folder)` then writes a folder that loads as XLM-Align's.
 """
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, cast
 
@@ -80,12 +81,16 @@ class WordAlignmentPipeline(Pipeline):
         if batch_size is not None:
             options["batch_size"] = batch_size
         aligner = self.make_aligner(options) if options else self.aligner
-        is_pair = isinstance(inputs, tuple | dict | str)
-        pairs = map(self.preprocess, [inputs] if is_pair else inputs)
-        alignments = map(self.postprocess, self._forward(pairs, aligner, **self._postprocess_params | requested))
-        if is_pair:
-            return next(alignments)
-        return list(alignments) if isinstance(inputs, list) else alignments
+        outputs = self._postprocess_params | requested
+
+        def align(pairs: Iterable[Any]) -> Iterator[dict[str, Any]]:
+            return map(self.postprocess, self._forward(map(self.preprocess, pairs), aligner, **outputs))
+
+        if isinstance(inputs, tuple | dict | str):
+            return next(align([inputs]))
+        if isinstance(inputs, list):
+            return list(align(inputs))
+        return align(inputs)
 
     def preprocess(self, input_: Any, **preprocess_parameters: Any) -> Any:
         """(source, target) of a dict; anything else unchanged, for the aligner to check."""
