@@ -74,9 +74,10 @@ space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an
 	@test -n "$(MODEL)" || { echo "Name the model: make space MODEL=runs/m/model, or an id of the Hub" >&2; exit 1; }
 	$(BIN)/python hub_cards/space/app.py --model $(MODEL)
 
-check: setup ## check lint, formatting, and that the installed packages are compatible
+check: setup ## check lint, formatting, types, and that the installed packages are compatible
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(PIP) check
 
 bench: setup ## run every benchmark of bench/ with its defaults, one after the other; results in runs/

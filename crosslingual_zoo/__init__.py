@@ -17,7 +17,7 @@ _MODULES = {
     if isinstance(node, ast.ImportFrom) and node.module
     for alias in node.names
 }
-__all__ = sorted(_MODULES)
+__all__ = sorted(_MODULES)  # pyrefly: ignore[unresolvable-dunder-all]  # checkers read __init__.pyi
 
 
 def __getattr__(name: str) -> Any:

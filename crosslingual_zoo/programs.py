@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,12 @@ def pretrain(
 
     Source: the objectives' papers; the comment at the top of each recipe names its paper.
     """
-    given = list(overrides)
-    loaded = load_recipe(Recipe, recipe, given)
+    overrides = list(overrides)
+    loaded = load_recipe(Recipe, recipe, overrides)
     loaded.check()
+    command = _command("pretraining/run.py", recipe, overrides, loaded.output_dir, resume)
     with _run():
-        training.pretrain(loaded, resume, argv=_command("pretraining/run.py", recipe, given, loaded.output_dir, resume))
+        training.pretrain(loaded, resume, argv=command)
     return Path(loaded.output_dir) / "model"
 
 
@@ -80,25 +81,31 @@ def finetune(
 
     Source: XTREME (Hu et al., 2020), section 3, for the protocol of its tasks.
     """
-    given = list(overrides)
-    kind = [f"kind={recipe['kind']}"] if isinstance(recipe, Mapping) and "kind" in recipe else []
-    config = [] if isinstance(recipe, Mapping) else ["--config", str(recipe)]
-    loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])], recipe, given)
+    overrides = list(overrides)
+    if not isinstance(recipe, Mapping):
+        arguments = ["--config", str(recipe)]
+    elif "kind" in recipe:
+        arguments = [f"kind={recipe['kind']}"]
+    else:
+        arguments = []
+    kind = kind_of([*arguments, *overrides])
+    loaded = load_recipe(KINDS[kind], recipe, overrides)
+    command = _command("finetuning/run.py", recipe, overrides, loaded.output_dir, resume)
     with _run():
         quiet_libraries()
         start_processes()
         finetuning_run.check_hardware(loaded.precision)
         with run_lock(loaded.output_dir):
-            command = _command("finetuning/run.py", recipe, given, loaded.output_dir, resume)
             finetuning_run.run(task_of(loaded), resume, command)
     return read_results(loaded.output_dir)
 
 
 @contextlib.contextmanager
-def _run() -> Iterator[None]:
+def _run() -> Generator[None]:
     """Ctrl-C saves first, and is then a KeyboardInterrupt. The log is restored after it."""
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    level = root.level
+    handlers = list(root.handlers)
     try:
         with stop_signals("resume=True continues the run"):
             yield
@@ -113,6 +120,10 @@ def _run() -> Iterator[None]:
 
 def _command(program: str, recipe: Any, overrides: list[str], output_dir: str, resume: bool) -> list[str]:
     """A command for run.json. It names the recipe of the run folder where the recipe was a dictionary."""
-    config = f"{output_dir}/recipe.yaml" if isinstance(recipe, Mapping) else str(recipe)
-    given = [] if isinstance(recipe, Mapping) else overrides
-    return [program, "--config", config, *given, *(["--resume"] if resume else [])]
+    if isinstance(recipe, Mapping):
+        command = [program, "--config", f"{output_dir}/recipe.yaml"]
+    else:
+        command = [program, "--config", str(recipe), *overrides]
+    if resume:
+        command.append("--resume")
+    return command

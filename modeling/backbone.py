@@ -14,19 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import sliding_window_bidirectional_overlay
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from .attention_masks import prepare_attention_mask
 
 
-def one_mask(model, embeddings_BTH, allow_BTT) -> torch.Tensor:
+def one_mask(model: PreTrainedModel, embeddings_BTH: Tensor, allow_BTT: Tensor) -> Tensor:
     """A mask for all layers, as the attention implementation wants it."""
     return prepare_attention_mask(model.config, embeddings_BTH, allow_BTT)
 
 
-def mask_by_layer_type(model, embeddings_BTH, allow_BTT) -> dict[str, torch.Tensor]:
+def mask_by_layer_type(model: PreTrainedModel, embeddings_BTH: Tensor, allow_BTT: Tensor) -> dict[str, Tensor]:
     """A mask for layers that attend to everything, and one for those that attend within a window."""
     is_near = sliding_window_bidirectional_overlay(model.config.sliding_window)
     position_T = torch.arange(allow_BTT.shape[1], device=allow_BTT.device)
@@ -46,7 +47,7 @@ class Architecture:
     """
 
     transform: str | None
-    block_mask: Callable[..., Any] | None
+    block_mask: Callable[[PreTrainedModel, Tensor, Tensor], Any] | None
 
 
 ARCHITECTURES = {
@@ -68,72 +69,79 @@ BERT_NAMES = {
 }
 
 
-def architecture_of(backbone_config) -> Architecture:
+def architecture_of(backbone_config: PreTrainedConfig) -> Architecture:
     """Raises ValueError for a model type that has no entry."""
     if backbone_config.model_type not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"the model type of the backbone must be one of {known}, got {backbone_config.model_type!r}.")
+        types = ", ".join(ARCHITECTURES)
+        raise ValueError(f"the model type of the backbone must be one of {types}, got {backbone_config.model_type!r}.")
     return ARCHITECTURES[backbone_config.model_type]
 
 
-def honors_block_masks(backbone_config) -> bool:
+def honors_block_masks(backbone_config: PreTrainedConfig | None) -> bool:
     """Whether a (B, T, T) mask can be given to the encoder; None is XLM-R's shape, which can."""
     return backbone_config is None or architecture_of(backbone_config).block_mask is not None
 
 
-def make_backbone(config, auto_class=AutoModel) -> PreTrainedModel:
+def make_backbone(config: PreTrainedConfig, auto_class: Any = AutoModel) -> PreTrainedModel:
     """The encoder of `config.backbone_config` by its library's class, or with its masked-LM head (`auto_class`)."""
     architecture_of(config.backbone_config)
-    wanted = config._attn_implementation
-    # None is the library's choice: sdpa where the architecture has it
-    return auto_class.from_config(config.backbone_config, attn_implementation=None if wanted == "sdpa" else wanted)
+    attention = config._attn_implementation
+    if attention == "sdpa":
+        attention = None  # the library's choice: sdpa where the architecture has it
+    return auto_class.from_config(config.backbone_config, attn_implementation=attention)
 
 
 def renamed(whole: PreTrainedModel, name: str) -> str:
     """What a parameter of a `...ForMaskedLM` is called below the zoo's heads and objectives."""
     base, _, rest = name.partition(".")
-    return f"roberta.backbone.{rest}" if base == whole.base_model_prefix else f"lm_head.parts.{name}"
+    if base == whole.base_model_prefix:
+        return f"roberta.backbone.{rest}"
+    return f"lm_head.parts.{name}"
 
 
-def key_mapping(backbone_config) -> dict[str, str]:
+def key_mapping(backbone_config: PreTrainedConfig) -> dict[str, str]:
     """Patterns of the names in a checkpoint of the architecture, with or without a masked-LM head -> names here."""
     with torch.device("meta"):
         whole = AutoModelForMaskedLM.from_config(backbone_config)
-    base = whole.base_model_prefix
-    names = {f"{base}.": "roberta.backbone."}
-    names |= {f"{name}.": f"roberta.backbone.{name}." for name, _ in whole.base_model.named_children()}
-    names |= {f"{name}.": f"lm_head.parts.{name}." for name, _ in whole.named_children() if name != base}
-    return {"^" + re.escape(name): target for name, target in names.items()}
+    prefix = whole.base_model_prefix
+    patterns = {f"^{re.escape(prefix)}\\.": "roberta.backbone."}
+    for name, _ in whole.base_model.named_children():
+        patterns[f"^{re.escape(name)}\\."] = f"roberta.backbone.{name}."
+    for name, _ in whole.named_children():
+        if name != prefix:
+            patterns[f"^{re.escape(name)}\\."] = f"lm_head.parts.{name}."
+    return patterns
 
 
 def run_backbone(
     model: PreTrainedModel,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Tensor | None,
     num_layers: int | None,
     output_hidden_states: bool | None = None,
-    **inputs,
+    **inputs: Tensor | None,
 ) -> BaseModelOutputWithPoolingAndCrossAttentions:
     """Encode, by the conventions of `EncoderModel.forward`; positions and token types are the library's own.
 
     Raises ValueError for a block mask that the architecture cannot honor.
     """
     # not every architecture has a name for token types
-    inputs = {name: value for name, value in inputs.items() if value is not None}
+    encoder_inputs: dict[str, Any] = {name: value for name, value in inputs.items() if value is not None}
     if attention_mask is not None and attention_mask.dim() == 3:
         block_mask = architecture_of(model.config).block_mask
         if block_mask is None:
             raise ValueError(f"{model.config.model_type} takes no (B, T, T) attention_mask: train mlm, tlm and dwa.")
-        if "inputs_embeds" not in inputs:
-            inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
-        attention_mask = block_mask(model, inputs["inputs_embeds"], attention_mask)
+        if "inputs_embeds" not in encoder_inputs:
+            encoder_inputs["inputs_embeds"] = model.get_input_embeddings()(encoder_inputs.pop("input_ids"))
+        attention_mask = block_mask(model, encoder_inputs["inputs_embeds"], attention_mask)
+    returns_all = bool(output_hidden_states)
     outputs = model(
-        **inputs,
+        **encoder_inputs,
         attention_mask=attention_mask,
-        output_hidden_states=bool(output_hidden_states or num_layers is not None),
+        output_hidden_states=returns_all or num_layers is not None,
         return_dict=True,
     )
     return BaseModelOutputWithPoolingAndCrossAttentions(
         last_hidden_state=outputs.last_hidden_state if num_layers is None else outputs.hidden_states[num_layers],
-        hidden_states=outputs.hidden_states if output_hidden_states else None,
+        hidden_states=outputs.hidden_states if returns_all else None,
         attentions=outputs.attentions,
     )

@@ -12,9 +12,9 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
@@ -42,8 +42,10 @@ LAYER = re.compile(r"(?<!decoder)\.layers?\.\d+\.")
 
 def split_revision(name: str) -> tuple[str, str | None]:
     """Splits `owner/name@revision` of the Hub; the revision of any other name, and of a folder, is None."""
-    found = None if os.path.exists(name) else PINNED.fullmatch(name)
-    return (found[1], found[2]) if found else (name, None)
+    match = PINNED.fullmatch(name)
+    if match is None or os.path.exists(name):
+        return name, None
+    return match[1], match[2]
 
 
 @functools.cache
@@ -60,25 +62,36 @@ def download_pinned(name: str) -> str:
         if not list(Path(folder).glob("*.safetensors")):
             snapshot_download(repository, revision=revision, allow_patterns="pytorch_model*.bin")
     except Exception as error:  # of the Hub, of its address, of the network
-        raise ValueError(f"{name} cannot be downloaded: {str(error).strip().partition(chr(10))[0]}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{name} cannot be downloaded: {reason}") from error
     return folder
 
 
-def _of_hub(path: str) -> tuple[str, dict[str, Any]]:
-    """(repository, {"revision": commit}) of a folder in the Hub's cache, so that code of the same repository is of the
-    same commit; (path, {}) of any other folder and of an id."""
-    found = SNAPSHOT.fullmatch(Path(path).as_posix())
-    return (f"{found[1]}/{found[2]}", {"revision": found[3]}) if found else (path, {})
+class _Repository(NamedTuple):
+    """The name of a checkpoint for `from_pretrained`, with the commit where it is known ({} where not)."""
+
+    name: str
+    pinned: dict[str, Any]
 
 
-def _by_its_code(auto_class: Any, path: str, **options: Any) -> Any:
+def _repository_of(path: str) -> _Repository:
+    """The repository of a folder in the Hub's cache, so that code of the same repository is of the same commit; any
+    other folder, and an id, unchanged."""
+    match = SNAPSHOT.fullmatch(Path(path).as_posix())
+    if match is None:
+        return _Repository(path, {})
+    owner, name, commit = match.groups()
+    return _Repository(f"{owner}/{name}", {"revision": commit})
+
+
+def _load_with_its_code(auto_class: Any, path: str) -> Any:
     """What an Auto class loads of a checkpoint that the user trusts."""
-    place, pinned = _of_hub(path)
-    return auto_class.from_pretrained(place, trust_remote_code=True, **pinned, **options)
+    repository = _repository_of(path)
+    return auto_class.from_pretrained(repository.name, trust_remote_code=True, **repository.pinned)
 
 
 @contextlib.contextmanager
-def readable(path: str) -> Iterator[None]:
+def readable(path: str) -> Generator[None]:
     """Makes what libraries raise for a damaged checkpoint, which may be anything, a ValueError of one line that names
     it. System errors are left: they name their file."""
     try:
@@ -87,7 +100,9 @@ def readable(path: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = " ".join(str(error).split())
-        raise ValueError(text if path in text else f"{path}: {type(error).__name__}: {text}") from error
+        if path not in text:
+            text = f"{path}: {type(error).__name__}: {text}"
+        raise ValueError(text) from error
 
 
 def _read_settings(path: str) -> dict[str, Any]:
@@ -97,13 +112,15 @@ def _read_settings(path: str) -> dict[str, Any]:
     def check(part: dict[str, Any]) -> dict[str, Any]:
         for key, value in part.items():
             if "_implementation" in key and re.search("/|flash", str(value)):
-                found = f"{_of_hub(path)[0]} has {key} {value!r}"
-                raise ValueError(f"{found}, which may be code of the Hub. Remove it from config.json.")
+                name = _repository_of(path).name
+                raise ValueError(
+                    f"{name} has {key} {value!r}, which may be code of the Hub. Remove it from config.json."
+                )
         return part
 
-    found, _ = PreTrainedConfig.get_config_dict(path)
-    json.loads(json.dumps(found), object_hook=check)
-    return found
+    settings, _ = PreTrainedConfig.get_config_dict(path)
+    json.loads(json.dumps(settings), object_hook=check)
+    return settings
 
 
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -113,11 +130,11 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """
     with readable(path):
         if trust_remote_code:
-            return _by_its_code(AutoConfig, path)
-        found = _read_settings(path)
-        model_type = str(found.get("model_type"))
+            return _load_with_its_code(AutoConfig, path)
+        settings = _read_settings(path)
+        model_type = str(settings.get("model_type"))
         is_known = model_type in (*MODEL_TYPES, *CONFIG_MAPPING)
-        _check_code(path, found.get("auto_map"), is_known, f"a model of type {model_type!r}")
+        _check_code(path, settings.get("auto_map"), is_known, f"a model of type {model_type!r}")
         if model_type in MODEL_TYPES:
             return installed_class(model_type, "AutoConfig").from_pretrained(path)
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -126,48 +143,64 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a folder or Hub id. Raises as `load_config`, and ValueError where there is none."""
     with readable(path):
-        tokenizer = _by_its_code(AutoTokenizer, path) if trust_remote_code else _load_tokenizer(path)
+        if trust_remote_code:
+            tokenizer = _load_with_its_code(AutoTokenizer, path)
+        else:
+            tokenizer = _load_tokenizer(path)
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
         raise ValueError(f"{path} holds no tokenizer. Save it into the folder, or name its folder as `tokenizer`.")
     return tokenizer
 
 
 def _load_tokenizer(path: str) -> Any:
-    settings, found = get_tokenizer_config(path), {}
+    tokenizer_settings = get_tokenizer_config(path)
+    settings = {}
     with contextlib.suppress(OSError):  # a tokenizer may lie by itself
-        found = _read_settings(path)
-    name = (settings.get("tokenizer_class") or "").removesuffix("Fast")
-    entries = settings.get("auto_map") or (found.get("auto_map") or {}).get("AutoTokenizer")
-    is_known = name == "ErnieMTokenizer" or any(tokenizer_class_from_name(name + end) for end in ("", "Fast"))
-    _check_code(path, entries, is_known, f"the tokenizer {name}")
+        settings = _read_settings(path)
+    name = (tokenizer_settings.get("tokenizer_class") or "").removesuffix("Fast")
+    auto_map = settings.get("auto_map") or {}
+    code = tokenizer_settings.get("auto_map") or auto_map.get("AutoTokenizer")
+    classes = (tokenizer_class_from_name(name), tokenizer_class_from_name(f"{name}Fast"))
+    _check_code(path, code, name == "ErnieMTokenizer" or any(classes), f"the tokenizer {name}")
     if name == "ErnieMTokenizer":
         from .tokenization_ernie_m import ErnieMTokenizer
 
         return ErnieMTokenizer.from_pretrained(path)
-    # the library knows no tokenizer of our types
-    of_ours = {"config": load_config(path)} if found.get("model_type") in MODEL_TYPES else {}
-    return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
+    if settings.get("model_type") in MODEL_TYPES:  # the library knows no tokenizer of our types
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, config=load_config(path))
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
 
-def _check_code(path: str, entries: Any, is_known: bool, what: str) -> None:
-    """Names the code of a checkpoint with an `auto_map` (`entries`) where it is not that of the installed modeling/.
+def _check_code(path: str, auto_map: Any, is_known: bool, what: str) -> None:
+    """Names the code of a checkpoint with an `auto_map`, or a part of one, where it is not that of the installed
+    modeling/.
 
     Raises ValueError where nothing installed knows the class.
     """
-    if not (named := re.findall(r'"(?:([^"]+)--)?([^".]+)\.[^"]+"', json.dumps(entries))):
+    modules = re.findall(r'"(?:([^"]+)--)?([^".]+)\.[^"]+"', json.dumps(auto_map))  # repository, module
+    if not modules:
         return
-    place, folder = _of_hub(path)[0], Path(path)
+    name = _repository_of(path).name
+    foreign_files = _foreign_files(path)
+    other_repositories = {f"{module}.py of {owner}" for owner, module in modules if owner not in ("", name)}
+    foreign_code = sorted(other_repositories)
+    if foreign_files:
+        foreign_code.insert(0, f"{', '.join(foreign_files)} of {name}")
+    listed = "; ".join(foreign_code)
+    if not is_known:
+        raise ValueError(f"{name} has {what}, which needs code of its own: {listed or modules[0][1]}. {REMEDY}")
+    if listed:  # once in a process: configuration, tokenizer and weights are often read one after the other
+        logger.warning_once(f"{path} brings code that is not run: {listed}. {REMEDY}")
+
+
+def _foreign_files(path: str) -> list[str]:
+    """The names of the Python files of a checkpoint that differ from the installed ones."""
+    folder = Path(path)
     if not folder.is_dir():
         with contextlib.suppress(Exception):  # then nobody could run it
             folder = Path(snapshot_download(path, allow_patterns="*.py", ignore_patterns="*/*"))
     installed = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("*.py")}
-    own = sorted(file.name for file in folder.glob("*.py") if file.read_bytes() != installed.get(file.name))
-    others = sorted({f"{module}.py of {owner}" for owner, module in named if owner not in ("", place)})
-    listed = "; ".join([f"{', '.join(own)} of {place}", *others] if own else others)
-    if not is_known:
-        raise ValueError(f"{place} has {what}, which needs code of its own: {listed or named[0][1]}. {REMEDY}")
-    if listed:  # once in a process: configuration, tokenizer and weights are often read one after the other
-        logger.warning_once(f"{path} brings code that is not run: {listed}. {REMEDY}")
+    return sorted(file.name for file in folder.glob("*.py") if file.read_bytes() != installed.get(file.name))
 
 
 def check_vocabulary(tokenizer: Any, config: PreTrainedConfig, name: str) -> None:
@@ -182,8 +215,9 @@ def check_vocabulary(tokenizer: Any, config: PreTrainedConfig, name: str) -> Non
             f"The tokenizer has {len(tokenizer)} tokens, the model of {name} has {config.vocab_size} embeddings. Use "
             "the model's own tokenizer."
         )
-    are_known = tokenizer.pad_token_id is not None and config.pad_token_id is not None
-    if are_known and tokenizer.pad_token_id != config.pad_token_id and first_position(config) > 0:
+    padding_ids = (tokenizer.pad_token_id, config.pad_token_id)
+    differ = None not in padding_ids and padding_ids[0] != padding_ids[1]
+    if differ and first_position(config) > 0:
         raise ValueError(
             f"The tokenizer has padding id {tokenizer.pad_token_id}, the model of {name} has padding id "
             f"{config.pad_token_id}. Use the model's own tokenizer."
@@ -194,21 +228,27 @@ def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False
     """Returns the class to load a checkpoint with: for the zoo's types the installed one, for a trusted checkpoint its
     own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
     if trust_remote_code:
-        code = (getattr(_by_its_code(AutoConfig, path), "auto_map", None) or {}).get(auto_class.__name__)
-        place, pinned = _of_hub(path)
+        auto_map = getattr(_load_with_its_code(AutoConfig, path), "auto_map", None) or {}
+        code = auto_map.get(auto_class.__name__)
+        if not code:
+            return auto_class
+        repository = _repository_of(path)
         # an Auto class gives a folder the code of another one that it met before, if both have the same name
-        return get_class_from_dynamic_module(code, place, **pinned) if code else auto_class
+        return get_class_from_dynamic_module(code, repository.name, **repository.pinned)
     model_type = _read_settings(path).get("model_type")
-    return installed_class(model_type, auto_class.__name__) if model_type in MODEL_TYPES else auto_class
+    if model_type in MODEL_TYPES:
+        return installed_class(model_type, auto_class.__name__)
+    return auto_class
 
 
 def installed_class(model_type: str, auto_class: str) -> Any:
     """Returns the installed class that an Auto class, given by its name, selects; ValueError where there is none."""
-    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
-    entries = getattr(module, f"{MODEL_TYPES[model_type]}Config")().auto_map
-    if auto_class not in entries:
-        raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
-    module, _, name = entries[auto_class].partition(".")
+    configuration = importlib.import_module(f"{__package__}.configuration_{model_type}")
+    config_class = getattr(configuration, f"{MODEL_TYPES[model_type]}Config")
+    auto_map = config_class().auto_map
+    if auto_class not in auto_map:
+        raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(auto_map)}.")
+    module, _, name = auto_map[auto_class].partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 
 
@@ -217,12 +257,14 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
 
     Returns what from_pretrained returns, and raises as `load_config`. Missing weights are not listed: `fresh_weights`.
     """
-    cls, verbosity = auto_model_class(auto_class, path, trust_remote_code), transformers_logging.get_verbosity()
-    options |= {"trust_remote_code": trust_remote_code} if cls is auto_class else {}
+    model_class = auto_model_class(auto_class, path, trust_remote_code)
+    if model_class is auto_class:
+        options["trust_remote_code"] = trust_remote_code
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
         with readable(path):
-            return cls.from_pretrained(path, **options)
+            return model_class.from_pretrained(path, **options)
     finally:
         transformers_logging.set_verbosity(verbosity)
 
@@ -259,15 +301,21 @@ def fresh_weights(model: Any, report: dict[str, Any], name: str, is_whole: bool 
     Raises ValueError for any other weight.
     """
     fresh = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
-    unread, encoder = sorted(report["unexpected_keys"]), f"{model.base_model_prefix}."
-    lacking = {key for key in fresh if not (POOLER if is_whole else ADDED).search(key)}
-    lacking = {key for key in lacking if is_whole or key.startswith(encoder)}
+    unread = sorted(report["unexpected_keys"])
+    if is_whole:
+        lacking = {key for key in fresh if not POOLER.search(key)}
+    else:
+        encoder_keys = {key for key in fresh if key.startswith(f"{model.base_model_prefix}.")}
+        lacking = {key for key in encoder_keys if not ADDED.search(key)}
     if lacking:
         instead = f" It has {unread[0]}, which is no name of this model." if unread else ""
         raise ValueError(
             f"{name} lacks {len(lacking)} weights of {type(model).__name__} ({min(lacking)}, ...), or has them in "
             f"another shape. Random numbers would replace them.{instead}"
         )
-    if beyond := [key for key in unread if LAYER.search(key)]:
-        logger.warning("%s has weights of layers that config.json does not count, not used: %s, ...", name, beyond[0])
+    uncounted = [key for key in unread if LAYER.search(key)]
+    if uncounted:
+        logger.warning(
+            "%s has weights of layers that config.json does not count, not used: %s, ...", name, uncounted[0]
+        )
     return sorted(fresh)

@@ -2,18 +2,29 @@
 """Configuration of the shared encoder, and the Auto classes that every model of the zoo answers to."""
 
 import copy
-from typing import Any
+import os
+from typing import Any, ClassVar, cast
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .backbone import ARCHITECTURES
 
 # Types whose weights have our encoder's layout; only what a paper adds is fresh. BERT's have other names.
-LOADABLE = ("xlm-roberta", "roberta", "camembert", "xlm_align", "ernie_m", "metaxlm", "veco", "bert")
+LIKE_ROBERTA = ("xlm-roberta", "roberta", "camembert", "xlm_align", "ernie_m", "metaxlm", "veco")
+LOADABLE = (*LIKE_ROBERTA, "bert")
 # Types that count positions from behind the padding's row, as RoBERTa does; others count from 0.
-FROM_PADDING = (*LOADABLE[:-1], "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm")
-FROM_PADDING += ("xlm-roberta-xl", "xmod")
+FROM_PADDING = (
+    *LIKE_ROBERTA,
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+    "xmod",
+)
 
 HEADS = {
     "AutoModel": "Model",
@@ -79,16 +90,17 @@ class EncoderConfig(PreTrainedConfig):
 
     sub_configs = {"backbone_config": AutoConfig}
     # Auto class -> suffix of the class's name, for the heads that this model type has in addition to `HEADS`
-    further_heads = {}
+    further_heads: ClassVar[dict[str, str]] = {}
     # Task -> the pipeline that the folder brings for it, as the library records it
-    pipelines = {}
+    pipelines: ClassVar[dict[str, dict[str, Any]]] = {}
     # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
     cross_attention = False
     add_pooling_layer = False
     lm_head_transform = True
     lm_head_scale = 1.0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
+        """The library's; fields of a backbone are read, sizes checked, and the Auto classes written down."""
         if isinstance(self.backbone_config, dict):
             self.backbone_config = AutoConfig.for_model(**self.backbone_config)
         if self.backbone_config is not None and type(self).cross_attention:
@@ -100,78 +112,96 @@ class EncoderConfig(PreTrainedConfig):
             for name in SHAPE:
                 setattr(self, name, getattr(self.backbone_config, name, getattr(self, name)))
         super().__post_init__(**kwargs)
-        pad = -1 if self.pad_token_id is None else self.pad_token_id
-        if self.backbone_config is None and not 0 <= pad < self.vocab_size:
-            raise ValueError(f"pad_token_id must be from 0 to {self.vocab_size - 1}, got {self.pad_token_id}.")
-        if self.backbone_config is None and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
-            )
+        if self.backbone_config is None:
+            self._check_sizes()
         if getattr(self, "auto_map", None) is None and self.model_type:
-            # for every head, so that whichever was saved, every Auto class loads the folder
-            name, heads = type(self).__name__, HEADS | self.further_heads
-            prefix = f"modeling_{self.model_type}.{name.removesuffix('Config')}"
-            self.auto_map = {"AutoConfig": f"configuration_{self.model_type}.{name}"}
-            self.auto_map |= {auto: prefix + suffix for auto, suffix in heads.items()}
+            self.auto_map = self._auto_map()
         if getattr(self, "custom_pipelines", None) is None and self.pipelines:
             self.custom_pipelines = copy.deepcopy(self.pipelines)
 
-    def __setattr__(self, name, value):
-        super().__setattr__(name, value)
+    def _check_sizes(self) -> None:
+        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id must be from 0 to {self.vocab_size - 1}, got {self.pad_token_id}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
+            )
+
+    def _auto_map(self) -> dict[str, str]:
+        """Of every head, so that whichever was saved, every Auto class loads the folder."""
+        config_class = type(self).__name__
+        prefix = config_class.removesuffix("Config")
+        auto_map = {"AutoConfig": f"configuration_{self.model_type}.{config_class}"}
+        for auto_class, suffix in (HEADS | self.further_heads).items():
+            auto_map[auto_class] = f"modeling_{self.model_type}.{prefix}{suffix}"
+        return auto_map
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """The library's; a field of `SHAPE` changes in the backbone's configuration, too."""
+        super().__setattr__(key, value)
         backbone = self.__dict__.get("backbone_config")
         # `resize_token_embeddings`, say, knows this configuration alone, and a folder loads by the backbone's
-        if name in SHAPE and isinstance(backbone, PreTrainedConfig) and hasattr(backbone, name):
-            setattr(backbone, name, value)
+        if key in SHAPE and isinstance(backbone, PreTrainedConfig) and hasattr(backbone, key):
+            setattr(backbone, key, value)
 
     @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The library's, for one of the `LOADABLE` model types; the entries that name files are left out.
         That of one of the `ARCHITECTURES` becomes `backbone_config`.
 
         Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
         """
-        of_hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        model_type = found.get("model_type", cls.model_type)
+        hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        settings, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        model_type = settings.get("model_type", cls.model_type)
         if model_type in ARCHITECTURES:
-            return {"model_type": cls.model_type, "backbone_config": found}, kwargs
+            return {"model_type": cls.model_type, "backbone_config": settings}, kwargs
         if model_type not in (cls.model_type, *LOADABLE):
             raise ValueError(
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
                 f"{cls.__name__}: it loads those of {', '.join((*LOADABLE, *ARCHITECTURES))}."
             )
         names_files = ("auto_map", "custom_pipelines")  # those of this class are written anew
-        found = {name: value for name, value in found.items() if name not in names_files}
-        found["model_type"] = cls.model_type
+        settings = {name: value for name, value in settings.items() if name not in names_files}
+        settings["model_type"] = cls.model_type
         if model_type == "bert":
-            found |= {
-                "positions_from_zero": True,
-                "eos_token_id": None,
-                **ids_of_tokenizer(pretrained_model_name_or_path, **of_hub),
-            }
-        return found, kwargs
+            ids = ids_of_tokenizer(pretrained_model_name_or_path, **hub_arguments)
+            settings |= {"positions_from_zero": True, "eos_token_id": None, **ids}
+        return settings, kwargs
 
 
-def ids_of_tokenizer(checkpoint: str, **of_hub) -> dict[str, int]:
+def ids_of_tokenizer(checkpoint: str | os.PathLike, **hub_arguments: Any) -> dict[str, int]:
     """Special ids of the tokenizer in the checkpoint's folder, or none if it has no tokenizer: BERT's configurations
-    lack them, or have wrong ones (multilingual-e5's vocabulary is XLM-R's). `of_hub`: some of `HUB_ARGUMENTS`."""
+    lack them, or have wrong ones (multilingual-e5's vocabulary is XLM-R's). `hub_arguments`: some of `HUB_ARGUMENTS`.
+    """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **of_hub)
+        loaded = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **hub_arguments)
     except (OSError, ValueError):
         return {}
+    tokenizer = cast(PreTrainedTokenizerBase, loaded)
     if len(tokenizer) == len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
         return {}
-    found = {"pad": tokenizer.pad_token_id, "bos": tokenizer.cls_token_id, "eos": tokenizer.sep_token_id}
-    return {f"{name}_token_id": number for name, number in found.items() if number is not None}
+    ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 def first_position(config: PreTrainedConfig) -> int:
     """The position of an input's first token in a model of this configuration, of this zoo or another."""
-    is_from_zero = getattr(config, "positions_from_zero", False) or getattr(config, "backbone_config", None) is not None
-    return 0 if is_from_zero or config.model_type not in FROM_PADDING else config.pad_token_id + 1
+    has_backbone = getattr(config, "backbone_config", None) is not None
+    if has_backbone or getattr(config, "positions_from_zero", False) or config.model_type not in FROM_PADDING:
+        return 0
+    return config.pad_token_id + 1
 
 
 def longest_input(config: PreTrainedConfig) -> int | None:
     """Longest input in tokens, special tokens included; None where the model sets no limit."""
-    longest = getattr(config, "max_position_embeddings", None)
-    return longest and longest - first_position(config)
+    positions = getattr(config, "max_position_embeddings", None)
+    if not positions:
+        return positions
+    return positions - first_position(config)

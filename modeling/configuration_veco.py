@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of VECO (Luo et al., ICLR submission 2020 and ACL 2021)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -46,7 +46,8 @@ class VecoConfig(EncoderConfig):
     lm_head_transform: bool = True
     lm_head_scale: float = 1.0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
+        """That of all models; a translation model's cross-attention is in its decoder."""
         super().__post_init__(**kwargs)
         if self.decoder_layers is not None:
             # every other Auto class loads the encoder from such a folder, and its cross-attention is the decoder's

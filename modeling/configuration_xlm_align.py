@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -60,18 +60,24 @@ class XlmAlignConfig(EncoderConfig):
     filtering_rule: Literal["released", "eq9_printed"] = "released"
     query_positions: Literal["masked", "unmasked", "all_aligned", "none"] = "masked"
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
+        """That of all models; the layers must be there."""
         super().__post_init__(**kwargs)
         for name in ("alignment_layer", "dwa_layer"):
-            if (layer := getattr(self, name)) is not None and not 0 <= layer <= self.num_hidden_layers:
+            layer = getattr(self, name)
+            if layer is not None and not 0 <= layer <= self.num_hidden_layers:
                 raise ValueError(f"{name} must be from 0 to {self.num_hidden_layers}, got {layer}.")
 
     @property
     def labeling_layer(self) -> int:
         """`alignment_layer`, or its default."""
-        return round(self.num_hidden_layers * 5 / 6) if self.alignment_layer is None else self.alignment_layer
+        if self.alignment_layer is None:
+            return round(self.num_hidden_layers * 5 / 6)
+        return self.alignment_layer
 
     @property
     def pointer_layer(self) -> int:
         """`dwa_layer`, or its default."""
-        return self.num_hidden_layers if self.dwa_layer is None else self.dwa_layer
+        if self.dwa_layer is None:
+            return self.num_hidden_layers
+        return self.dwa_layer

@@ -5,9 +5,12 @@ Legend: `B` rows, `T` positions, `H` hidden size.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import cast
 
 import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from .configuration_encoder import longest_input
 
@@ -17,11 +20,14 @@ def default_layer(num_layers: int) -> int:
     return round(0.6 * num_layers)
 
 
-def check_finite(model, name: str) -> None:
+def check_finite(model: nn.Module, name: str) -> None:
     """Raises `ValueError` for a weight with NaN or infinity: attention over few tokens may hide it in finite states."""
     for key, weight_X in model.named_parameters():
-        # NaN is both bounds; weights of one byte are quantized
-        if weight_X.numel() and weight_X.element_size() > 1 and not all(of.isfinite() for of in weight_X.aminmax()):
+        is_quantized = weight_X.element_size() == 1
+        if is_quantized or not weight_X.numel():
+            continue
+        lowest, highest = weight_X.aminmax()  # of NaN, both are NaN
+        if not (lowest.isfinite() and highest.isfinite()):
             raise ValueError(f"The weights of {name} are not finite ({key}). Use another checkpoint.")
 
 
@@ -34,32 +40,34 @@ class LayerStates:
     configuration, its attention (`is_causal`) or its inputs say that it has one.
     """
 
-    def __init__(self, model):
-        self.model = getattr(model, "base_model", model)
+    def __init__(self, model: nn.Module):
+        self.model = cast(PreTrainedModel, getattr(model, "base_model", model))
         config = getattr(self.model, "config", None)
-        self.num_layers, self.longest_input = getattr(config, "num_hidden_layers", None), longest_input(config)
-        if self.num_layers is None:
+        num_layers = getattr(config, "num_hidden_layers", None)
+        if config is None or num_layers is None:
             raise ValueError(f"{type(model).__name__} has no config.num_hidden_layers: give an encoder, such as XLM-R.")
-        takes = inspect.signature(self.model.forward).parameters
+        self.num_layers: int = num_layers
+        self.longest_input = longest_input(config)
+        arguments = inspect.signature(self.model.forward).parameters
         is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
-        if is_causal or getattr(config, "is_decoder", False) or "decoder_input_ids" in takes:
+        if is_causal or getattr(config, "is_decoder", False) or "decoder_input_ids" in arguments:
             raise ValueError(f"{type(model).__name__} has a decoder, whose states see no later token: give an encoder.")
-        self.stops_itself = "num_layers" in takes
+        self.stops_itself = "num_layers" in arguments
 
     @property
     def device(self) -> torch.device:
         """Where the inputs go."""
         return next(self.model.parameters()).device
 
-    def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
+    def __call__(self, inputs: dict[str, Tensor], layers: Collection[int]) -> dict[int, Tensor]:
         """States (B, T, H) of each of `layers`; 0 is the embeddings."""
         highest = max(layers)
-        stops = self.stops_itself or highest == self.num_layers
         options = {"num_layers": highest} if self.stops_itself else {}
-        wants_all = not stops or set(layers) != {highest}
-        outputs = self.model(**inputs, **options, output_hidden_states=wants_all, return_dict=True)
+        has_last_state = self.stops_itself or highest == self.num_layers
+        needs_all = not has_last_state or set(layers) != {highest}
+        outputs = self.model(**inputs, **options, output_hidden_states=needs_all, return_dict=True)
         states = dict(enumerate(getattr(outputs, "hidden_states", None) or ()))
-        if stops:
+        if has_last_state:
             states[highest] = getattr(outputs, "last_hidden_state", None)
         if any(states.get(layer) is None for layer in layers):
             raise ValueError(

@@ -15,15 +15,19 @@ alternative, every window of the source with every window of the target, grows w
 unrelated places. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
 Legend: `P` pairs and `F` tokens of a chunk, `R` its windows, `B` of them in a batch; `S` tokens of the source, `N` of
-the target or of one side; `L` token links, `M` word links; `K` windows of a pair; `H` hidden size.
+the target or of one side; `L` token links, `M` word links; `2` source and target; `K` windows of a pair; `H` hidden
+size.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, product
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .encoder import without_dropout
 from .layer_states import LayerStates, default_layer
@@ -33,6 +37,9 @@ from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, c
 DEFAULT_METHOD = "ot_words"
 BATCHES_PER_CHUNK = 32  # pairs are sorted by length within a chunk: little padding
 NO_LIMIT = 2**31
+
+Pair = tuple[Words, Words]
+Methods = dict[str, dict[str, Any]]  # the options of each method, by its name
 
 
 @dataclass
@@ -64,21 +71,65 @@ class WordAlignment:
     target_offsets: Offsets | None = None
 
 
+class Windows(NamedTuple):
+    """The windows of all pairs of a chunk. Those of a pair follow one another.
+
+    pair_R: the pair's number. starts_R2, ends_R2: which tokens of the chunk a window shows, from and up to.
+    """
+
+    pair_R: Tensor
+    starts_R2: Tensor
+    ends_R2: Tensor
+
+
+class EncodedSide(NamedTuple):
+    """One side of a batch: the states (B, N, H) of its tokens by layer, and their words, -1 for padding."""
+
+    states: dict[int, Tensor]
+    words_BN: Tensor
+
+
+class TokenLinks(NamedTuple):
+    """Links of tokens: the window that has them, source and target token in it, and the probability."""
+
+    window_L: Tensor
+    tokens_L2: Tensor
+    probability_L: Tensor
+
+
+class WordLinks(NamedTuple):
+    """The links of a pair, sorted, and the probability of each."""
+
+    links: list[tuple[int, int]]
+    probabilities: list[float]
+
+
 class PairAligner:
     """Aligns the words of sentence pairs with a loaded model; see `word_alignment.WordAligner`."""
 
     def __init__(
-        self, model, tokenizer, method: str = DEFAULT_METHOD, layer: int | None = None, batch_size: int = 64, **matching
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        method: str = DEFAULT_METHOD,
+        layer: int | None = None,
+        batch_size: int = 64,
+        **matching: Any,
     ):
         self.states = LayerStates(model)
-        self.tokenizer, self.method, self.matching = tokenizer, method, matching
-        self.depth = self.num_layers = self.states.num_layers  # depth: layers of the checkpoint, read or not
-        wanted = layer, getattr(model.config, "word_alignment_layer", None), default_layer(self.num_layers)
-        self.layer = next(one for one in wanted if one is not None)
+        self.tokenizer = tokenizer
+        self.method = method
+        self.matching = matching
+        self.num_layers = self.states.num_layers
+        self.depth = self.num_layers  # layers of the checkpoint, read or not
+        if layer is None:
+            layer = getattr(model.config, "word_alignment_layer", None)
+        self.layer = default_layer(self.num_layers) if layer is None else layer
         self.batch_size = batch_size
         calibration = getattr(model.config, "word_alignment_calibration", None)
         if calibration and method == "ot_words":
-            self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
+            slope, offset = calibration
+            self.matching = {"slope": slope, "offset": offset} | matching
         check_method(method, self.matching)
         self.check_layer(self.layer)
         if batch_size < 1:
@@ -95,7 +146,7 @@ class PairAligner:
 
     def align(
         self,
-        pairs: Iterable[tuple[Words, Words]],
+        pairs: Iterable[Pair],
         probabilities: bool = False,
         after_batch: Callable[[], None] = lambda: None,
     ) -> Iterator[WordAlignment]:
@@ -109,176 +160,244 @@ class PairAligner:
 
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
-        chosen = {self.method: self.matching}
-        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, after_batch):
-            yield by_layer[self.layer][self.method]
+        methods = {self.method: self.matching}
+        for alignments in self.chunks(pairs, [self.layer], methods, probabilities, after_batch):
+            yield alignments[self.layer][self.method]
 
-    def chunks(self, pairs, layers, methods, probabilities=False, after_batch=lambda: None):
+    def chunks(
+        self,
+        pairs: Iterable[Pair],
+        layers: list[int],
+        methods: Methods,
+        probabilities: bool = False,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> Iterator[dict[int, dict[str, WordAlignment]]]:
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
-        numbered = enumerate(pairs)
-        while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
+        checked_pairs = (as_pair(number, pair) for number, pair in enumerate(pairs))
+        while chunk := list(islice(checked_pairs, BATCHES_PER_CHUNK * self.batch_size)):
             with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self._chunk(chunk, layers, methods, probabilities, after_batch))
-            yield from found
+                alignments = self._align_chunk(chunk, layers, methods, probabilities, after_batch)
+            yield from alignments
 
-    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, after_batch):
+    def _align_chunk(
+        self,
+        pairs: list[Pair],
+        layers: list[int],
+        methods: Methods,
+        probabilities: bool,
+        after_batch: Callable[[], None],
+    ) -> list[dict[int, dict[str, WordAlignment]]]:
         """What `chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
         tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
-        rows_R5 = self._windows(tokens)
-        windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
-        found = {(layer, method): [] for layer in layers for method in methods}
-        is_cut = bool((windows_P > 1).any())
+        windows = self._windows(tokens)
+        windows_P = windows.pair_R.bincount(minlength=len(pairs)).tolist()
+        is_cut = max(windows_P) > 1
+        token_links = self._link_tokens(tokens, windows, is_cut, layers, methods, after_batch)
+        alignments: list[dict[int, dict[str, WordAlignment]]] = [{} for _ in pairs]
+        for (layer, method), batches in token_links.items():
+            word_links = join_words(batches, windows, tokens.words_F, len(pairs))
+            options: dict[str, Any] = METHOD_OPTIONS[method] | methods[method]
+            for pair, links in enumerate(word_links):
+                if is_cut and options.get("link_all"):  # each window has linked all of its words
+                    links = likely_links(links, options["threshold"])
+                source = 2 * pair
+                target = source + 1
+                alignment = WordAlignment(
+                    sentences[source],
+                    sentences[target],
+                    links.links,
+                    links.probabilities if probabilities else None,
+                    windows_P[pair],
+                    offsets[source],
+                    offsets[target],
+                )
+                alignments[pair].setdefault(layer, {})[method] = alignment
+        return alignments
+
+    def _link_tokens(
+        self,
+        tokens: Tokens,
+        windows: Windows,
+        is_cut: bool,
+        layers: list[int],
+        methods: Methods,
+        after_batch: Callable[[], None],
+    ) -> dict[tuple[int, str], list[TokenLinks]]:
+        """The links of each batch of windows, by layer and method. `is_cut`: some pair has several windows."""
+        token_links: dict[tuple[int, str], list[TokenLinks]] = {key: [] for key in product(layers, methods)}
+        if not len(windows.pair_R):
+            return token_links
         # the longest first: what does not fit into memory fails at once
-        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
-            batch_B5 = rows_R5[numbers_B]
-            (x, source_BS), (y, target_BN) = (self._encode(tokens, batch_B5[:, of], layers) for of in ([1, 2], [3, 4]))
-            masks = source_BS >= 0, target_BN >= 0
-            cells_BSN = decided_cells(numbers_B, masks, rows_R5) if is_cut else None
+        sizes_R = (windows.ends_R2 - windows.starts_R2).sum(1)
+        order_R = sizes_R.argsort(descending=True, stable=True)
+        for window_B in order_R.split(self.batch_size):
+            starts_B2 = windows.starts_R2[window_B]
+            ends_B2 = windows.ends_R2[window_B]
+            source = self._encode(tokens, starts_B2[:, 0], ends_B2[:, 0], layers)
+            target = self._encode(tokens, starts_B2[:, 1], ends_B2[:, 1], layers)
+            source_mask_BS = source.words_BN >= 0
+            target_mask_BN = target.words_BN >= 0
+            words = (source.words_BN, target.words_BN)
+            cells_BSN = decided_cells(window_B, source_mask_BS, target_mask_BN, windows) if is_cut else None
             for layer in layers:
-                if not (x[layer].isfinite().all() and y[layer].isfinite().all()):
+                x_BSH = source.states[layer]
+                y_BNH = target.states[layer]
+                if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
                     raise ValueError(
                         f"The states of layer {layer} are not finite: weights of the model are damaged, or too large "
                         "for its precision."
                     )
                 for method, options in methods.items():
-                    links = align(x[layer], y[layer], *masks, method, (source_BS, target_BN), cells_BSN, **options)
-                    found[layer, method].append(linked_tokens(links, numbers_B))
+                    links = align(x_BSH, y_BNH, source_mask_BS, target_mask_BN, method, words, cells_BSN, **options)
+                    token_links[layer, method].append(linked_tokens(links, window_B))
             after_batch()
-        links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs)) for key, parts in found.items()}
-        for (layer, method), of_pairs in links.items() if is_cut else ():
-            options = METHOD_OPTIONS[method] | methods[method]
-            if options.get("link_all"):  # each window has linked all of its words
-                links[layer, method] = [likely_links(*of, options["threshold"]) for of in of_pairs]
+        return token_links
 
-        def alignment(pair, links, chances):
-            both = slice(2 * pair, 2 * pair + 2)
-            chances = chances if probabilities else None
-            return WordAlignment(*sentences[both], links, chances, windows[pair], *offsets[both])
-
-        windows = windows_P.tolist()
-        for pair in range(len(pairs)):
-            yield {
-                layer: {method: alignment(pair, *links[layer, method][pair]) for method in methods} for layer in layers
-            }
-
-    def _encode(self, tokens: Tokens, spans_B2: torch.Tensor, layers):
-        """{layer: (B, N, H)} states of one side of a batch, and the words (B, N) of its tokens, -1 for padding."""
-        spans = [slice(*span) for span in spans_B2.tolist()]
-        inputs = self.format.inputs(
-            [tokens.ids_F[span].tolist() for span in spans], self.tokenizer.pad_token_id or 0, self.states.device
-        )
-        words_BN = pad_sequence([tokens.words_F[span] for span in spans], True, -1).to(self.states.device)
+    def _encode(self, tokens: Tokens, starts_B: Tensor, ends_B: Tensor, layers: list[int]) -> EncodedSide:
+        """One side of a batch, in the model's inputs; the states are those of its tokens alone."""
+        spans = [slice(start, end) for start, end in zip(starts_B.tolist(), ends_B.tolist(), strict=True)]
+        texts = [tokens.ids_F[span].tolist() for span in spans]
+        inputs = self.format.inputs(texts, self.tokenizer.pad_token_id or 0, self.states.device)
+        words = [tokens.words_F[span] for span in spans]
+        words_BN = pad_sequence(words, batch_first=True, padding_value=-1).to(self.states.device)
         begin = len(self.format.before)
-        states = self.states(inputs, layers)
-        return {layer: states[layer][:, begin : begin + words_BN.shape[1]] for layer in layers}, words_BN
+        end = begin + words_BN.shape[1]
+        states = {layer: states_BTH[:, begin:end] for layer, states_BTH in self.states(inputs, layers).items()}
+        return EncodedSide(states, words_BN)
 
-    def _windows(self, tokens: Tokens) -> torch.Tensor:
-        """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
+    def _windows(self, tokens: Tokens) -> Windows:
+        """The windows of all pairs with tokens on both sides."""
+        bounds = tokens.bounds.tolist()
+        room = self.window - self.format.size
+        pairs: list[int] = []
+        starts: list[tuple[int, int]] = []
+        ends: list[tuple[int, int]] = []
+        for pair in range(len(bounds) // 2):
+            source_start, target_start, target_end = bounds[2 * pair : 2 * pair + 3]
+            if not source_start < target_start < target_end:
+                continue
+            for window in cut_into_windows(target_start - source_start, target_end - target_start, room):
+                pairs.append(pair)
+                starts.append((source_start + window.source_start, target_start + window.target_start))
+                ends.append((source_start + window.source_end, target_start + window.target_end))
+        return Windows(
+            torch.tensor(pairs, dtype=torch.long),
+            torch.tensor(starts, dtype=torch.long).view(-1, 2),
+            torch.tensor(ends, dtype=torch.long).view(-1, 2),
+        )
 
-        Columns: the pair's number; which tokens of the chunk the window shows, source from, up to, target from, up to.
-        """
-        bounds, rows = tokens.bounds.tolist(), []
-        for pair, (x, y, end) in enumerate(zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True)):
-            if x < y < end:
-                shown = cut_into_windows([y - x, end - y], self.window - self.format.size)
-                rows += [(pair, x + begin, x + stop, y + from_, y + to) for begin, stop, from_, to in shown]
-        return torch.tensor(rows, dtype=torch.long).view(-1, 5)
 
-
-def as_pair(number: int, pair) -> tuple[Words, Words]:
+def as_pair(number: int, pair: Any) -> Pair:
     """The pair, unchanged. Raises `ValueError` for what is none, with its number in the input."""
-    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-    sides = [[side] if isinstance(side, str) else side for side in pair] if is_pair else [None]
-    if not all(isinstance(side, list | tuple) and all(isinstance(word, str) for word in side) for side in sides):
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_sentence, pair))
+    if not is_pair:
         raise ValueError(
             f"input {number} (from 0) is {repr(pair)[:80]}: give (source, target), each a text or a list of words."
         )
-    return pair[0], pair[1]
+    source, target = pair
+    return source, target
 
 
-def check_method(method: str, options: dict) -> None:
+def _is_sentence(side: Any) -> bool:
+    if isinstance(side, str):
+        return True
+    return isinstance(side, list | tuple) and all(isinstance(word, str) for word in side)
+
+
+def check_method(method: str, options: dict[str, Any]) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
-    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, **options)
+    vector_BNH = torch.ones(1, 1, 1)
+    mask_BN = torch.ones(1, 1, dtype=torch.bool)
+    align(vector_BNH, vector_BNH, mask_BN, mask_BN, method, **options)
 
 
-def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, 3) number of the row, source token and target token in it; (L,) probabilities."""
-    places_L3 = found.links_BST.nonzero()
-    probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
-    places_L3 = places_L3.cpu()
-    places_L3[:, 0] = numbers_B[places_L3[:, 0]]
-    return places_L3, probabilities_L
+def linked_tokens(links: Links, window_B: Tensor) -> TokenLinks:
+    """The links of a batch of windows, `window_B`."""
+    cells_L3 = links.links_BST.nonzero()
+    row_L, source_L, target_L = cells_L3.unbind(1)
+    probability_L = links.probabilities_BST[row_L, source_L, target_L].float().cpu()
+    cells_L3 = cells_L3.cpu()
+    return TokenLinks(window_B[cells_L3[:, 0]], cells_L3[:, 1:], probability_L)
 
 
-def join_words(
-    found: list[tuple[torch.Tensor, torch.Tensor]], rows_R5: torch.Tensor, words_F: torch.Tensor, pairs: int
-) -> list[tuple[list[tuple[int, int]], list[float]]]:
-    """Word links of each pair, sorted, with their probabilities, from the token links of a chunk's batches."""
-    if not found:
-        return [([], []) for _ in range(pairs)]
-    places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
-    rows_L5 = rows_R5[places_L3[:, 0]]
-    words_L2 = words_F[places_L3[:, 1:] + rows_L5[:, [1, 3]]]
-    # one number for pair, source word and target word, in the order in which they are sorted
-    base = int(words_F.max()) + 1
-    code_M, which_L = torch.unique((rows_L5[:, 0] * base + words_L2[:, 0]) * base + words_L2[:, 1], return_inverse=True)
-    best = torch.zeros(len(code_M)).scatter_reduce(0, which_L, probabilities_L, "amax").tolist()
-    links = list(zip((code_M // base % base).tolist(), (code_M % base).tolist(), strict=True))
-    ends = (code_M // base**2).bincount(minlength=pairs).cumsum(0).tolist()
-    return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+def join_words(batches: list[TokenLinks], windows: Windows, words_F: Tensor, pairs: int) -> list[WordLinks]:
+    """The links of words of each pair, from the links of tokens of a chunk's batches: the likeliest of their tokens."""
+    if not batches:
+        return [WordLinks([], []) for _ in range(pairs)]
+    window_L = torch.cat([batch.window_L for batch in batches])
+    tokens_L2 = torch.cat([batch.tokens_L2 for batch in batches])
+    probability_L = torch.cat([batch.probability_L for batch in batches])
+    words_L2 = words_F[windows.starts_R2[window_L] + tokens_L2]
+    # pair, source word, target word
+    rows_L3 = torch.cat([windows.pair_R[window_L, None], words_L2], 1)
+    links_M3, link_L = rows_L3.unique(dim=0, return_inverse=True)
+    probabilities = torch.zeros(len(links_M3)).scatter_reduce(0, link_L, probability_L, "amax").tolist()
+    links = [(source, target) for _, source, target in links_M3.tolist()]
+    ends_P = links_M3[:, 0].bincount(minlength=pairs).cumsum(0).tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends_P], ends_P, strict=False)]
+    return [WordLinks(links[span], probabilities[span]) for span in spans]
 
 
-def likely_links(
-    links: list[tuple[int, int]], probabilities: list[float], threshold: float
-) -> tuple[list[tuple[int, int]], list[float]]:
+def likely_links(linked: WordLinks, threshold: float) -> WordLinks:
     """The links with at least this probability, and the likeliest of each source word, the first of equals."""
+    links, probabilities = linked
     likeliest: dict[int, int] = {}
     for number in sorted(range(len(links)), key=lambda number: -probabilities[number]):
-        likeliest.setdefault(links[number][0], number)
-    kept = [n for n, (source, _) in enumerate(links) if probabilities[n] >= threshold or likeliest[source] == n]
-    return [links[number] for number in kept], [probabilities[number] for number in kept]
+        source, _ = links[number]
+        likeliest.setdefault(source, number)
+    numbers = [n for n in range(len(links)) if probabilities[n] >= threshold or likeliest[links[n][0]] == n]
+    return WordLinks([links[n] for n in numbers], [probabilities[n] for n in numbers])
 
 
-def decided_cells(numbers_B: torch.Tensor, masks: tuple[torch.Tensor, torch.Tensor], rows_R5: torch.Tensor):
+def decided_cells(window_B: Tensor, source_mask_BS: Tensor, target_mask_BN: Tensor, windows: Windows) -> Tensor:
     """(B, S, N): which pairs of tokens the windows of a batch decide."""
-    row_B11 = numbers_B[:, None, None]
-    source_BS1 = rows_R5[row_B11, 1] + torch.arange(masks[0].shape[1])[:, None]
-    target_B1N = rows_R5[row_B11, 3] + torch.arange(masks[1].shape[1])
-    return is_decided_here(row_B11, source_BS1, target_B1N, rows_R5).to(masks[0].device)
+    window_B11 = window_B[:, None, None]
+    source_BS1 = windows.starts_R2[window_B11, 0] + torch.arange(source_mask_BS.shape[1])[:, None]
+    target_B1N = windows.starts_R2[window_B11, 1] + torch.arange(target_mask_BN.shape[1])
+    return is_decided_here(window_B11, source_BS1, target_B1N, windows).to(source_mask_BS.device)
 
 
-def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor) -> torch.Tensor:
-    """(L,): whether a link of two tokens counts that a window, a row, found: see the module.
+def is_decided_here(window_L: Tensor, source_L: Tensor, target_L: Tensor, windows: Windows) -> Tensor:
+    """(L,): whether a link of two tokens counts that a window found: see the module.
 
-    Rows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of tokens
-    comes nearer to their middles, then goes away: it is enough to look at the windows before and after.
+    Windows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of
+    tokens comes nearer to their middles, then goes away: it is enough to look at the windows before and after.
     """
-    pair_R2 = rows_R5[:, :1].expand(-1, 2)
-    starts_R2, ends_R2 = rows_R5[:, [1, 3]], rows_R5[:, [2, 4]]
-    nothing_P2 = torch.zeros(int(pair_R2.max()) + 1, 2, dtype=torch.long)
-    first_P2, last_P2 = (
-        nothing_P2.scatter_reduce(0, pair_R2, starts_R2, which, include_self=False) for which in ("amin", "amax")
-    )
-    # a side that is shown whole does not say where a window is
-    moves_R2 = first_P2.ne(last_P2)[rows_R5[:, 0]]
+    pair_R, starts_R2, ends_R2 = windows
     sizes_R2 = ends_R2 - starts_R2
     middles_R2 = (starts_R2 + ends_R2 - 1).double() / 2
-    sides = tuple(enumerate((source_L, target_L)))
+    moves_R2 = moving_sides(windows)
 
-    def from_middles(row_L):
-        return [(of - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of in sides]
+    def distances(window_L: Tensor) -> tuple[Tensor, Tensor]:
+        """From the middle of a window, in its lengths, of source and target token."""
+        source_distance_L = (source_L - middles_R2[window_L, 0]) / sizes_R2[window_L, 0] * moves_R2[window_L, 0]
+        target_distance_L = (target_L - middles_R2[window_L, 1]) / sizes_R2[window_L, 1] * moves_R2[window_L, 1]
+        return source_distance_L, target_distance_L
 
-    source_here_L, target_here_L = from_middles(row_L)
-    is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > 0.5)
-    here_L, counts_L = (source_here_L + target_here_L).abs(), ~is_apart_L
+    source_distance_L, target_distance_L = distances(window_L)
+    distance_L = (source_distance_L + target_distance_L).abs()
+    is_apart_L = moves_R2[window_L].all(-1) & ((source_distance_L - target_distance_L).abs() > 0.5)
+    is_decided_L = ~is_apart_L
     for step in (-1, 1):
-        other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
-        is_neighbor_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
-        shows = [(of_L >= starts_R2[other_L, side]) & (of_L < ends_R2[other_L, side]) for side, of_L in sides]
-        there_L = sum(from_middles(other_L)).abs()
-        # of equal ones the first
-        is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
-        counts_L &= ~(is_neighbor_L & shows[0] & shows[1] & is_nearer_L)
-    return counts_L
+        other_L = (window_L + step).clamp(0, len(pair_R) - 1)
+        is_neighbor_L = (pair_R[other_L] == pair_R[window_L]) & (other_L != window_L)
+        shows_source_L = (source_L >= starts_R2[other_L, 0]) & (source_L < ends_R2[other_L, 0])
+        shows_target_L = (target_L >= starts_R2[other_L, 1]) & (target_L < ends_R2[other_L, 1])
+        source_distance_L, target_distance_L = distances(other_L)
+        other_distance_L = (source_distance_L + target_distance_L).abs()
+        is_nearer_L = other_distance_L < distance_L
+        if step < 0:  # of equal ones the first
+            is_nearer_L = other_distance_L <= distance_L
+        is_decided_L &= ~(is_neighbor_L & shows_source_L & shows_target_L & is_nearer_L)
+    return is_decided_L
+
+
+def moving_sides(windows: Windows) -> Tensor:
+    """(R, 2): whether the windows of the pair begin at different tokens. A side that is shown whole does not say where
+    a window is."""
+    pair_R2 = windows.pair_R[:, None].expand(-1, 2)
+    nothing_P2 = torch.zeros(int(windows.pair_R.max()) + 1, 2, dtype=torch.long)
+    first_P2 = nothing_P2.scatter_reduce(0, pair_R2, windows.starts_R2, "amin", include_self=False)
+    last_P2 = nothing_P2.scatter_reduce(0, pair_R2, windows.starts_R2, "amax", include_self=False)
+    return (first_P2 != last_P2)[windows.pair_R]

@@ -9,17 +9,19 @@ Its `save_pretrained(folder)` then writes a folder that loads as XLM-Align's.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, cast
 
-from transformers import AutoModel, Pipeline
+from transformers import AutoModel, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .layer_states import check_finite
 from .optimal_transport import METHOD_OPTIONS
-from .pair_aligner import PairAligner, WordAlignment
+from .pair_aligner import PairAligner
 
 TASK = "word-alignment"
 # what `WordAligner` gets; batch_size belongs to every pipeline
-OPTIONS = ("method", "layer", *dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options))
+OPTIONS = ("method", "layer", *dict.fromkeys(chain.from_iterable(METHOD_OPTIONS.values())))
 
 
 class WordAlignmentPipeline(Pipeline):
@@ -44,51 +46,67 @@ class WordAlignmentPipeline(Pipeline):
     """
 
     _load_tokenizer = True
-    _load_processor = _load_image_processor = _load_feature_extractor = _load_video_processor = False
+    _load_processor: bool | None = False
+    _load_image_processor: bool | None = False
+    _load_feature_extractor: bool | None = False
+    _load_video_processor: bool | None = False
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         check_finite(self.model, self.model.name_or_path or "the model")
-        self.aligner = self.make_aligner()  # options are checked now, not at the first call
+        self.aligner = self.make_aligner({})  # options are checked now, not at the first call
 
-    def make_aligner(self, **options) -> PairAligner:
+    def make_aligner(self, options: dict[str, Any]) -> PairAligner:
         """An aligner by the pipeline's parameters, and by `options` in their place."""
-        options = {"batch_size": self._batch_size or 64, **self._forward_params, **options}
-        return PairAligner(self.model, self.tokenizer, **options)
+        defaults = {"batch_size": self._batch_size or 64}
+        tokenizer = cast(PreTrainedTokenizerBase, self.tokenizer)  # by `_load_tokenizer`, there is one
+        return PairAligner(self.model, tokenizer, **defaults | self._forward_params | options)
 
-    def _sanitize_parameters(self, probabilities: bool | None = None, **parameters) -> tuple[dict, dict, dict]:
-        if unknown := sorted(parameters.keys() - {*OPTIONS}):
+    def _sanitize_parameters(
+        self, probabilities: bool | None = None, **parameters: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Those of `preprocess`, of the aligner, and of a call of `align`."""
+        unknown = sorted(parameters.keys() - {*OPTIONS})
+        if unknown:
             raise ValueError(f"no parameter {unknown[0]}: give probabilities, or some of {', '.join(OPTIONS)}.")
-        return {}, parameters, {} if probabilities is None else {"probabilities": probabilities}
+        requested = {} if probabilities is None else {"probabilities": probabilities}
+        return {}, parameters, requested
 
-    def __call__(self, inputs, *, batch_size: int | None = None, **parameters):
-        """Dict for a pair, list of dicts for a list, iterator for anything else; see the class."""
-        _, options, outputs = self._sanitize_parameters(**parameters)
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **parameters: Any) -> Any:
+        """Dict for a pair, list of dicts for a list, iterator for anything else; see the class.
+
+        The aligner makes the batches, since it sorts pairs by length; the library's loader is not used.
+        """
+        _, options, requested = self._sanitize_parameters(**parameters)
         if batch_size is not None:
             options["batch_size"] = batch_size
-        aligner = self.make_aligner(**options) if options else self.aligner
-        is_one = isinstance(inputs, tuple | dict | str)
-        pairs = map(self.preprocess, [inputs] if is_one else inputs)
-        # the aligner makes the batches: it sorts pairs by length
-        found = map(self.postprocess, self._forward(pairs, aligner, **self._postprocess_params | outputs))
-        if is_one:
-            return next(found)
-        return list(found) if isinstance(inputs, list) else found
+        aligner = self.make_aligner(options) if options else self.aligner
+        outputs = self._postprocess_params | requested
 
-    def preprocess(self, pair):
+        def align(pairs: Iterable[Any]) -> Iterator[dict[str, Any]]:
+            return map(self.postprocess, self._forward(map(self.preprocess, pairs), aligner, **outputs))
+
+        if isinstance(inputs, tuple | dict | str):
+            return next(align([inputs]))
+        if isinstance(inputs, list):
+            return list(align(inputs))
+        return align(inputs)
+
+    def preprocess(self, input_: Any, **preprocess_parameters: Any) -> Any:
         """(source, target) of a dict; anything else unchanged, for the aligner to check."""
-        if not isinstance(pair, dict):
-            return pair
-        if not {"source", "target"} <= pair.keys():
-            raise ValueError(f"an input has the keys source and target, got {', '.join(map(repr, pair)) or 'none'}.")
-        return pair["source"], pair["target"]
+        if not isinstance(input_, dict):
+            return input_
+        if not {"source", "target"} <= input_.keys():
+            raise ValueError(f"an input has the keys source and target, got {', '.join(map(repr, input_)) or 'none'}.")
+        return input_["source"], input_["target"]
 
-    def _forward(self, pairs: Iterable, aligner: PairAligner, **outputs) -> Iterator[WordAlignment]:
-        return aligner.align(pairs, **outputs)
+    def _forward(self, input_tensors: Any, aligner: PairAligner | None = None, **forward_parameters: Any) -> Any:
+        """The links of an iterable of pairs, in place of a batch of tensors."""
+        return (aligner or self.aligner).align(input_tensors, **forward_parameters)
 
-    def postprocess(self, found: WordAlignment) -> dict:
+    def postprocess(self, model_outputs: Any, **postprocess_parameters: Any) -> dict[str, Any]:
         """The fields as a dict, without those that were not requested."""
-        return {name: value for name, value in vars(found).items() if value is not None}
+        return {name: value for name, value in vars(model_outputs).items() if value is not None}
 
 
 # `pipeline` takes no task that it does not know, pipeline_class or not. Only the newest import is kept, without the

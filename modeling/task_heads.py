@@ -6,17 +6,35 @@ VECO's read a text and its translation, where they are plugged in (`PlugIn`); al
 Legend: `B` sequences, `T` positions of x, `S` of its translation y, `F` features (H; plugged in 2H), `L` labels.
 """
 
+from typing import Any, cast
+
 import torch
-from torch import nn
-from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput, TokenClassifierOutput
+from torch import Tensor, nn
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
+from .configuration_encoder import EncoderConfig
 from .encoder import EncoderPreTrainedModel, first_states
 
+Side = tuple[Tensor, Tensor | None]  # features of x or of its translation y, and their mask
+Labeled = tuple[Tensor, Tensor]  # logits and gold labels
 
-def feature_size(config) -> int:
+
+def feature_size(config: EncoderConfig) -> int:
     """Features of a position that a head reads: F."""
-    return config.hidden_size * (2 if getattr(config, "plug_in", False) else 1)
+    if getattr(config, "plug_in", False):
+        return 2 * config.hidden_size
+    return config.hidden_size
+
+
+def num_labels(config: EncoderConfig) -> int:
+    """Labels of a head that classifies: L."""
+    return cast(int, config.num_labels)  # the library's type has None, its value has not
 
 
 class HeadModel(EncoderPreTrainedModel):
@@ -24,44 +42,56 @@ class HeadModel(EncoderPreTrainedModel):
 
     reads_pooler = False
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         super().__init__(config)
         self.roberta = self.encoder_class(config, add_pooling_layer=self.reads_pooler)
-        self.num_labels = config.num_labels  # PEFT reads it
+        self.num_labels = num_labels(config)  # PEFT reads it
         self.make_head(config)
         self.post_init()
 
-    def encode(self, input_ids, attention_mask, **kwargs):
+    def make_head(self, config: EncoderConfig) -> None:
+        """Adds the modules of the head."""
+        raise NotImplementedError
+
+    def encode(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, **kwargs: Any
+    ) -> tuple[BaseModelOutputWithPoolingAndCrossAttentions, list[Side]]:
         """The encoder's outputs, and features (B, T, F) with their mask: of x, and of a translation that has labels.
 
         Raises ValueError for a translation, which only VECO reads, plugged in.
         """
-        of_y = {name: kwargs.pop(name) for name in [*kwargs] if name.startswith("translation_")}
-        if given := [name for name, value in of_y.items() if value is not None]:
-            raise ValueError(f"{given[0]} given to a {type(self).__name__} that is not plug_in and reads only x.")
+        translation = {name: kwargs.pop(name) for name in [*kwargs] if name.startswith("translation_")}
+        unread = [name for name, value in translation.items() if value is not None]
+        if unread:
+            raise ValueError(f"{unread[0]} given to a {type(self).__name__} that is not plug_in and reads only x.")
         outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
         return outputs, [(outputs.last_hidden_state, attention_mask)]
 
 
-def mean_loss(sides: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> torch.Tensor:
+def mean_loss(sides: list[list[Labeled]]) -> Tensor:
     """Mean over the sides of a pair, over each side's sets of logits (N, L) and labels (N,), and over the labels.
 
     Translated answers that were not found are ordinary: sets and sides without a label that counts are left out, and
     the others still teach. Where none counts, the loss is 0, with zero gradients.
     """
-    # (sides, sets)
-    counts = torch.stack([torch.stack([gold_N.ne(-100).sum() for _, gold_N in side]) for side in sides])
-    losses = [[nn.functional.cross_entropy(*of_set, reduction="sum") for of_set in side] for side in sides]
-    sums = torch.stack([torch.stack(of_side) for of_side in losses])
-    counted = counts.gt(0).sum(1)  # sets of each side
-    means = (sums / counts.clamp(min=1)).sum(1) / counted.clamp(min=1)
-    return means.sum() / counted.gt(0).sum().clamp(min=1)
+    counts = []
+    sums = []
+    for side in sides:
+        counts.append(torch.stack([gold_N.ne(-100).sum() for _, gold_N in side]))
+        losses = [nn.functional.cross_entropy(logits_NL, gold_N, reduction="sum") for logits_NL, gold_N in side]
+        sums.append(torch.stack(losses))
+    labels_of_sets = torch.stack(counts)  # (sides, sets)
+    means_of_sets = torch.stack(sums) / labels_of_sets.clamp(min=1)
+    sets_of_sides = labels_of_sets.gt(0).sum(1)
+    means_of_sides = means_of_sets.sum(1) / sets_of_sides.clamp(min=1)
+    return means_of_sides.sum() / sets_of_sides.gt(0).sum().clamp(min=1)
 
 
-def head_dropout(config) -> nn.Dropout:
+def head_dropout(config: EncoderConfig) -> nn.Dropout:
     """`classifier_dropout`, or the encoder's where that is not set."""
-    rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-    return nn.Dropout(rate)
+    if config.classifier_dropout is None:
+        return nn.Dropout(config.hidden_dropout_prob)
+    return nn.Dropout(config.classifier_dropout)
 
 
 class ClassificationHead(nn.Module):
@@ -70,32 +100,42 @@ class ClassificationHead(nn.Module):
     Plugged in, only the input is twice as wide; the paper does not give the inner width.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         super().__init__()
         self.dense = nn.Linear(feature_size(config), config.hidden_size)
         self.dropout = head_dropout(config)
-        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+        self.out_proj = nn.Linear(config.hidden_size, num_labels(config))
 
-    def forward(self, first_BF):
-        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(first_BF)))))
+    def forward(self, first_BF: Tensor) -> Tensor:
+        hidden_BH = torch.tanh(self.dense(self.dropout(first_BF)))
+        return self.out_proj(self.dropout(hidden_BH))
 
 
 class ForLabels(HeadModel):
     """Labels of texts or of their tokens. Subclasses say how features are scored, and what a label is."""
 
-    output_class = None
+    output_class: type[SequenceClassifierOutput | TokenClassifierOutput]
+    classifier: nn.Module
+
+    def logits_of(self, features: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """The scores of a side's labels."""
+        raise NotImplementedError
+
+    def loss_of(self, labeled: list[Labeled]) -> Tensor:
+        """The loss of the sides that have labels."""
+        raise NotImplementedError
 
     @can_return_tuple
     def forward(
         self,
-        input_ids=None,
-        attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        labels=None,
-        **kwargs,
-    ):
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput | TokenClassifierOutput:
         """Logits of x: (B, L) of texts, (B, T, L) of tokens.
 
         Args:
@@ -111,14 +151,17 @@ class ForLabels(HeadModel):
             >>> labels = model(**inputs).logits.argmax(-1)  # (B,) of texts, (B, T) of tokens
         """
         # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
-        gold = labels, kwargs.get("translation_labels")
+        labels_of_sides = (labels, kwargs.get("translation_labels"))
         kwargs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs, sides = self.encode(input_ids, attention_mask, **kwargs)
-        logits = [self.logits_of(*side) for side in sides]
-        labeled = [pair for pair in zip(logits, gold, strict=False) if pair[1] is not None]
+        logits_of_sides = [self.logits_of(features, mask) for features, mask in sides]
+        labeled = []
+        for logits, gold in zip(logits_of_sides, labels_of_sides, strict=False):  # y's are read where they are given
+            if gold is not None:
+                labeled.append((logits, gold))
         return self.output_class(
             loss=self.loss_of(labeled) if labeled else None,
-            logits=logits[0],
+            logits=logits_of_sides[0],
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -129,17 +172,19 @@ class ForSequenceClassification(ForLabels):
 
     output_class = SequenceClassifierOutput
 
-    def make_head(self, config):
+    def make_head(self, config: EncoderConfig) -> None:
         self.classifier = ClassificationHead(config)
 
-    def logits_of(self, features, attention_mask):
+    def logits_of(self, features: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Of the features (B, F) of each text's first position, its `<s>`."""
         return self.classifier(first_states(features, attention_mask))
 
-    def loss_of(self, labeled):
+    def loss_of(self, labeled: list[Labeled]) -> Tensor:
         """The library's loss, of (logits (B, L), gold) of each side. `gold` are (B,) class ids, (B, L) zeros and ones
         for several labels, or floats for regression: `config.problem_type` says which, or else their type."""
-        losses = [self.loss_function(labels=of, pooled_logits=logits, config=self.config) for logits, of in labeled]
+        losses = []
+        for logits, gold in labeled:
+            losses.append(self.loss_function(labels=gold, pooled_logits=logits, config=self.config))
         return torch.stack(losses).mean()
 
 
@@ -152,18 +197,21 @@ class ForPooledSequenceClassification(ForSequenceClassification):
 
     reads_pooler = True
 
-    def make_head(self, config):
+    def make_head(self, config: EncoderConfig) -> None:
         if self.roberta.pooler is None:
             raise ValueError(f"{type(self).__name__} reads the pooler: set config.add_pooling_layer to true.")
         self.dropout = head_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, num_labels(config))
 
-    def encode(self, *args, **kwargs):
+    def encode(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, **kwargs: Any
+    ) -> tuple[BaseModelOutputWithPoolingAndCrossAttentions, list[Side]]:
         """As `HeadModel.encode`, with the pooler's output (B, H) as what the head reads."""
-        outputs, _ = super().encode(*args, **kwargs)
-        return outputs, [(outputs.pooler_output, None)]
+        outputs, _ = super().encode(input_ids, attention_mask, **kwargs)
+        pooled_BH = cast(Tensor, outputs.pooler_output)
+        return outputs, [(pooled_BH, None)]
 
-    def logits_of(self, features, attention_mask):
+    def logits_of(self, features: Tensor, attention_mask: Tensor | None) -> Tensor:
         return self.classifier(self.dropout(features))
 
 
@@ -172,36 +220,39 @@ class ForTokenClassification(ForLabels):
 
     output_class = TokenClassifierOutput
 
-    def make_head(self, config):
+    def make_head(self, config: EncoderConfig) -> None:
         self.dropout = head_dropout(config)
-        self.classifier = nn.Linear(feature_size(config), config.num_labels)
+        self.classifier = nn.Linear(feature_size(config), num_labels(config))
 
-    def logits_of(self, features, attention_mask):
+    def logits_of(self, features: Tensor, attention_mask: Tensor | None) -> Tensor:
         return self.classifier(self.dropout(features))
 
-    def loss_of(self, labeled):
+    def loss_of(self, labeled: list[Labeled]) -> Tensor:
         """Of (logits (B, T, L), gold (B, T)) of each side: -100 where no label is wanted (later subwords, padding)."""
-        return mean_loss([[(logits_BTL.flatten(0, 1), gold_BT.flatten())] for logits_BTL, gold_BT in labeled])
+        sides = []
+        for logits_BTL, gold_BT in labeled:
+            sides.append([(logits_BTL.flatten(0, 1), gold_BT.flatten())])
+        return mean_loss(sides)
 
 
 class ForQuestionAnswering(HeadModel):
     """Start and end of an answer in a context."""
 
-    def make_head(self, config):
+    def make_head(self, config: EncoderConfig) -> None:
         # always start and end: `num_labels` may be left over from a classifier that the folder was saved from
         self.qa_outputs = nn.Linear(feature_size(config), 2)
 
     @can_return_tuple
     def forward(
         self,
-        input_ids=None,
-        attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        start_positions=None,
-        end_positions=None,
-        **kwargs,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """Start and end logits (B, T) of x.
 
@@ -219,19 +270,21 @@ class ForQuestionAnswering(HeadModel):
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        of_y = kwargs.get("translation_start_positions"), kwargs.get("translation_end_positions")
+        positions_of_sides = (
+            (start_positions, end_positions),
+            (kwargs.get("translation_start_positions"), kwargs.get("translation_end_positions")),
+        )
         kwargs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs, sides = self.encode(input_ids, attention_mask, **kwargs)
         spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
-        gold = (start_positions, end_positions), of_y
-        labeled = [
-            [
-                (logits_BT, of.flatten().clamp(min=0).masked_fill(of.flatten() >= logits_BT.shape[1], -100))
-                for logits_BT, of in zip(span, positions, strict=True)
-            ]
-            for span, positions in zip(spans, gold, strict=False)
-            if all(of is not None for of in positions)
-        ]
+        labeled = []
+        for (start_logits_BT, end_logits_BT), (starts_B, ends_B) in zip(spans, positions_of_sides, strict=False):
+            if starts_B is None or ends_B is None:
+                continue
+            length = start_logits_BT.shape[1]
+            start = (start_logits_BT, position_labels(starts_B, length))
+            end = (end_logits_BT, position_labels(ends_B, length))
+            labeled.append([start, end])
         return QuestionAnsweringModelOutput(
             loss=mean_loss(labeled) if labeled else None,
             start_logits=spans[0][0],
@@ -239,3 +292,10 @@ class ForQuestionAnswering(HeadModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def position_labels(positions_B: Tensor, length: int) -> Tensor:
+    """Positions as labels (B,): -100 for those behind the input, which do not count."""
+    positions_B = positions_B.flatten()
+    is_behind_B = positions_B >= length
+    return positions_B.clamp(min=0).masked_fill(is_behind_B, -100)

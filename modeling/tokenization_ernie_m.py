@@ -13,10 +13,12 @@ import json
 import re
 from collections import deque
 from itertools import accumulate, groupby
+from os import PathLike
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import sentencepiece
-from tokenizers import PreTokenizedString, Token, Tokenizer
+from tokenizers import AddedToken, NormalizedString, PreTokenizedString, Token, Tokenizer
 from tokenizers.decoders import Fuse, Replace, Sequence, Strip
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
@@ -30,25 +32,60 @@ ALONE = re.compile("[,;:.?!~，；：。？！《》【】\u4e00-\u9fff]")
 FILES = {"vocab_file": "vocab.txt", "sentencepiece_model_ckpt": "sentencepiece.bpe.model"}
 
 
-def cut(subword: str) -> list[tuple[int, int]]:
+class Subword(NamedTuple):
+    """A subword of a text: the number of its word, and where it is, in characters of the text from 0."""
+
+    word: int
+    text: str
+    begin: int
+    end: int
+
+
+def cut(piece: str) -> list[tuple[int, int]]:
     """Where a token of SentencePiece is cut: (start, end) of each part; a space sign that is left alone is dropped."""
-    parts, start = [], 0
-    for index, character in enumerate(subword):
+    parts = []
+    start = 0
+    for index, character in enumerate(piece):
         if character == SPACE:
             continue
-        alone = ALONE.match(character)
-        turns = index > 0 and character.isdigit() != subword[index - 1].isdigit()
-        if not (alone or turns):
+        is_alone = ALONE.match(character) is not None
+        digits_turn = index > 0 and character.isdigit() != piece[index - 1].isdigit()
+        if not (is_alone or digits_turn):
             continue
-        if start < index and subword[start:index] != SPACE:
+        if start < index and piece[start:index] != SPACE:
             parts.append((start, index))
         start = index
-        if alone:
+        if is_alone:
             parts.append((index, index + 1))
             start = index + 1
-    if start < len(subword):
-        parts.append((start, len(subword)))
+    if start < len(piece):
+        parts.append((start, len(piece)))
     return parts
+
+
+def parts_of(pieces: list[str], index: int) -> list[tuple[int, int]]:
+    """Where a token of SentencePiece in a text is cut. A space sign that is a token of its own is only read inside a
+    text, before a token that has none."""
+    if pieces[index] != SPACE:
+        return cut(pieces[index])
+    is_inside = 0 < index < len(pieces) - 1
+    if is_inside and not pieces[index + 1].startswith(SPACE):
+        return [(0, 1)]
+    return []
+
+
+def following_origins(origins: list[int]) -> list[int]:
+    """Where the next character of the text begins, for each normalized character; `origins`: where its own does.
+
+    Several characters may come of one, as 1, ⁄ and 2 of ½. The last origin is the end of the text.
+    """
+    ends = origins[1:]
+    following = origins[-1]
+    for index in reversed(range(len(ends))):
+        if origins[index + 1] > origins[index]:
+            following = origins[index + 1]
+        ends[index] = following
+    return ends
 
 
 class SubwordSplitter:
@@ -61,65 +98,55 @@ class SubwordSplitter:
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, ids: dict[str, int], unknown_id: int):
-        self.processor, self.ids, self.unknown_id = processor, ids, unknown_id
+        self.processor = processor
+        self.ids = ids
+        self.unknown_id = unknown_id
 
-    def subwords(self, text: str) -> list[tuple[int, str, int, int]]:
-        """(word, subword, begin, end) in order: words are counted, begin and end count the characters of `text`.
+    def subwords(self, text: str) -> list[Subword]:
+        """The subwords of a text, in order.
 
         The space before a word is not in its offsets, and a space sign that is a subword of its own covers nothing.
         """
         normalized, origins = self.processor.normalize(text, with_offsets=True)
-        subwords = self.processor.encode(text, out_type=str)
-        # where the next character of the text begins; several characters may come of one, as 1, ⁄ and 2 of ½
-        ends, following = [0] * len(normalized), origins[-1]
-        for index in reversed(range(len(normalized))):
-            if origins[index + 1] > origins[index]:
-                following = origins[index + 1]
-            ends[index] = following
-
-        found, position = [], 0
-        for index, subword in enumerate(subwords):
-            if subword == SPACE:
-                # kept only inside a text, before a subword that has none of its own
-                is_kept = 0 < index < len(subwords) - 1 and not subwords[index + 1].startswith(SPACE)
-                parts = [(0, 1)] if is_kept else []
-            else:
-                parts = cut(subword)
-            for start, end in parts:
-                part = subword[start:end]
+        pieces = self.processor.encode(text, out_type=str)
+        ends = following_origins(list(origins))
+        subwords = []
+        position = 0  # of the piece in the normalized text
+        for index, piece in enumerate(pieces):
+            for start, end in parts_of(pieces, index):
+                part = piece[start:end]
                 first = position + end - len(part.lstrip(SPACE))
                 begin = origins[first]
                 stop = begin if part == SPACE else ends[position + end - 1]
-                found.append((normalized.count(SPACE, 0, first), part, begin, stop))
-            position += len(subword)
-        return found
+                word = normalized.count(SPACE, 0, first)
+                subwords.append(Subword(word, part, begin, stop))
+            position += len(piece)
+        return subwords
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
         """The interface of `PreTokenizer.custom`: splits at words, and sets the tokens of each."""
-        words = deque()
+        words: deque[list[Subword]] = deque()
 
-        def split(_, segment):
-            spans = []
-            for _, group in groupby(self.subwords(segment.normalized), key=lambda subword: subword[0]):
-                words.append(list(group))
-                spans.append((words[-1][0][2], words[-1][-1][3]))
-            return [segment[begin:end] for begin, end in spans]
+        def split(_: int, segment: NormalizedString) -> list[Any]:
+            parts = []
+            for _, group in groupby(self.subwords(segment.normalized), key=lambda subword: subword.word):
+                word = list(group)
+                words.append(word)
+                parts.append(segment[word[0].begin : word[-1].end])
+            return parts
 
-        def tokens(word):
-            group = words.popleft()
-            offset = group[0][2]
+        def tokens_of(word: str) -> list[Token]:
+            subwords = words.popleft()
+            offset = subwords[0].begin
             bytes_before = [0, *accumulate(len(character.encode()) for character in word)]
-            return [
-                Token(
-                    self.ids.get(subword, self.unknown_id),
-                    subword,
-                    (bytes_before[begin - offset], bytes_before[end - offset]),
-                )
-                for _, subword, begin, end in group
-            ]
+            tokens = []
+            for subword in subwords:
+                span = (bytes_before[subword.begin - offset], bytes_before[subword.end - offset])
+                tokens.append(Token(self.ids.get(subword.text, self.unknown_id), subword.text, span))
+            return tokens
 
         text.split(split)
-        text.tokenize(tokens)
+        text.tokenize(tokens_of)
 
 
 class ErnieMTokenizer(PreTrainedTokenizerFast):
@@ -154,12 +181,12 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         sentencepiece_model_ckpt: str | None = None,
         vocab_file: str | None = None,
         do_lower_case: bool = False,
-        unk_token: str = "[UNK]",
-        sep_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        cls_token: str = "[CLS]",
-        mask_token: str = "[MASK]",
-        **kwargs,
+        unk_token: str | AddedToken = "[UNK]",
+        sep_token: str | AddedToken = "[SEP]",
+        pad_token: str | AddedToken = "[PAD]",
+        cls_token: str | AddedToken = "[CLS]",
+        mask_token: str | AddedToken = "[MASK]",
+        **kwargs: Any,
     ):
         if sentencepiece_model_ckpt is None or vocab_file is None:
             raise ValueError(f"the folder must have {' and '.join(FILES.values())} of the original checkpoint.")
@@ -174,7 +201,8 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
             self.lines = [line.rstrip("\n") for line in file]
         ids = {subword: index for index, subword in enumerate(self.lines)}
 
-        self._tokenizer = self.added = None
+        self._tokenizer = None
+        self.added: dict[int, dict[str, Any]] | None = None
         backend = Tokenizer(WordLevel(ids, unk_token=str(unk_token)))
         if do_lower_case:
             backend.normalizer = Lowercase()
@@ -191,7 +219,8 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
             mask_token=mask_token,
             **kwargs,
         )
-        begin, end = str(self.cls_token), str(self.sep_token)
+        begin = str(self.cls_token)
+        end = str(self.sep_token)
         self.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{begin}:0 $A:0 {end}:0",
             pair=f"{begin}:0 $A:0 {end}:1 {end}:1 $B:1 {end}:1",
@@ -200,16 +229,25 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         self.splitter = SubwordSplitter(self.sp_model, ids, self.unk_token_id)
         self.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(self.splitter)
 
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
+    def save_vocabulary(  # pyrefly: ignore[bad-override]  # the library's type is that of a single file
+        self, save_directory: str, filename_prefix: str | None = None
+    ) -> tuple[str, ...]:
         """Writes vocab.txt and sentencepiece.bpe.model. Returns the paths."""
         prefix = f"{filename_prefix}-" if filename_prefix else ""
-        vocabulary, model = (Path(save_directory, prefix + name) for name in FILES.values())
+        vocabulary = Path(save_directory, prefix + FILES["vocab_file"])
+        model = Path(save_directory, prefix + FILES["sentencepiece_model_ckpt"])
         model.write_bytes(self.sp_model.serialized_model_proto())
         with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{subword}\n" for subword in self.lines)
         return str(vocabulary), str(model)
 
-    def _save_pretrained(self, save_directory, file_names, legacy_format=None, filename_prefix=None):
+    def _save_pretrained(
+        self,
+        save_directory: str | PathLike[str],
+        file_names: tuple[str, ...],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+    ) -> tuple[str, ...]:
         """The library's hook for the files other than tokenizer_config.json.
 
         A tokenizer.json cannot hold ERNIE-M's rules: others would read it and give wrong ids. So none is written, and
@@ -221,15 +259,16 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         for trace in ("is_local", "local_files_only"):  # of the load; they would follow the tokenizer to the Hub
             settings.pop(trace, None)
         config_file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        return (*file_names, *self.save_vocabulary(save_directory, filename_prefix))
+        return (*file_names, *self.save_vocabulary(str(save_directory), filename_prefix))
 
-    def _add_tokens(self, new_tokens, special_tokens=False) -> int:
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """The library's hook for added tokens: keeps a list of them in __dict__, see `__slots__`."""
         count = super()._add_tokens(new_tokens, special_tokens=special_tokens)
-        self.added = {index: token.__getstate__() for index, token in sorted(self.added_tokens_decoder.items())}
+        tokens = sorted(self.added_tokens_decoder.items())
+        self.added = {index: token.__getstate__() for index, token in tokens}
         return count
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: the backend without the splitter."""
         backend = self.backend_tokenizer
         backend.pre_tokenizer = None
@@ -238,7 +277,8 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         finally:
             backend.pre_tokenizer = PreTokenizer.custom(self.splitter)
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The backend, and the splitter in it again."""
         self._tokenizer = state.pop("_tokenizer")
         self.__dict__.update(state)
         self.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(self.splitter)

@@ -2,8 +2,9 @@
 """The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
 import contextlib
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
@@ -38,12 +40,18 @@ def split_words(sides: list[Words]) -> tuple[list[list[str]], list[Offsets | Non
 
     Offsets are (begin, end) in characters (code points) from 0: `text[begin:end]` is the word.
     """
-    found = iter(SPLITTER.encode_batch([side for side in sides if isinstance(side, str)], add_special_tokens=False))
-    offsets = [next(found).offsets if isinstance(side, str) else None for side in sides]
-    words = [
-        list(side) if of is None else [side[begin:end] for begin, end in of]
-        for side, of in zip(sides, offsets, strict=True)
-    ]
+    texts = [side for side in sides if isinstance(side, str)]
+    encodings = iter(SPLITTER.encode_batch(texts, add_special_tokens=False))
+    words: list[list[str]] = []
+    offsets: list[Offsets | None] = []
+    for side in sides:
+        if isinstance(side, str):
+            spans = next(encodings).offsets
+            words.append([side[begin:end] for begin, end in spans])
+            offsets.append(spans)
+        else:
+            words.append(list(side))
+            offsets.append(None)
     return words, offsets
 
 
@@ -53,13 +61,13 @@ class Tokens(NamedTuple):
     ids_F: their ids. words_F: each one's word, from 0 in its sentence. bounds: (N + 1) where sentences begin and end.
     """
 
-    ids_F: torch.Tensor
-    words_F: torch.Tensor
-    bounds: torch.Tensor
+    ids_F: Tensor
+    words_F: Tensor
+    bounds: Tensor
 
 
 @contextlib.contextmanager
-def reading_text(backend: Tokenizer) -> Iterator[None]:
+def reading_text(backend: Tokenizer) -> Generator[None]:
     """Makes a tokenizer read whole texts, in which the name of a special token is text, and restores its settings.
 
     A call of the library's tokenizer leaves truncation, padding and the reading of special tokens as it needed them.
@@ -119,7 +127,7 @@ def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets
     text = backend.encode("a b", add_special_tokens=False).ids
     with_space = ids_of("a") + ids_of(" b")
     if text == with_space != ids_of("a") + ids_of("b"):
-        sentences = [spell_with_spaces(*sentence) for sentence in zip(sentences, offsets, strict=True)]
+        sentences = [spell_with_spaces(words, spans) for words, spans in zip(sentences, offsets, strict=True)]
     special = set(tokenizer.all_special_ids)
     ids: list[int] = []
     words: list[int] = []
@@ -142,44 +150,70 @@ class InputFormat(NamedTuple):
     behind: list[int]
 
     @classmethod
-    def of(cls, tokenizer) -> "InputFormat":
-        """Found by encoding a letter. Raises ValueError for a slow tokenizer, as the library does."""
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "InputFormat":
+        """Encodes a letter to learn them. Raises ValueError for a slow tokenizer, as the library does."""
         encoded = tokenizer("a")
-        ids, texts = encoded["input_ids"], encoded.sequence_ids(0)
-        return cls(ids[: texts.index(0)], ids[len(ids) - texts[::-1].index(0) :])
+        ids = encoded["input_ids"]
+        texts = encoded.sequence_ids(0)  # None for a special token
+        text_start = texts.index(0)
+        text_end = len(texts) - texts[::-1].index(0)
+        return cls(ids[:text_start], ids[text_end:])
 
     @property
     def size(self) -> int:
         """How many positions they take."""
         return len(self.before) + len(self.behind)
 
-    def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, torch.Tensor]:
+    def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, Tensor]:
         """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
         ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long, device="cpu") for text in texts]
-        masks = [torch.ones_like(of) for of in ids]
+        masks = [torch.ones_like(ids_T) for ids_T in ids]
         return {
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id).to(device),
             "attention_mask": pad_sequence(masks, batch_first=True).to(device),
         }
 
 
-def cut_into_windows(lengths: list[int], room: int) -> list[tuple[int, ...]]:
+class Window(NamedTuple):
+    """Which tokens of source and target a window shows, from and up to."""
+
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+
+
+def cut_into_windows(source_length: int, target_length: int, room: int) -> list[Window]:
     """Windows of a pair of sentences, as `pair_aligner` describes them; one if the pair fits.
 
     Args:
-        lengths: tokens of source and target, 1 or more each.
+        source_length, target_length: tokens, 1 or more.
         room: tokens that fit in addition to the special tokens.
-
-    Returns which tokens each shows: (of the source from, up to, of the target from, up to).
     """
-    sizes = [max(1, round(room * length / max(lengths))) for length in lengths]
-    short = int(lengths[1] < lengths[0])
+    longest = max(source_length, target_length)
+    source_size = max(1, round(room * source_length / longest))
+    target_size = max(1, round(room * target_length / longest))
     # next to a much longer side, a window in proportion would have too few tokens to choose from
-    if sizes[short] < room / 4 and lengths[short] <= room:
-        sizes[short] = lengths[short]
-    sizes = [min(size, length) for size, length in zip(sizes, lengths, strict=True)]
-    hidden = [length - size for length, size in zip(lengths, sizes, strict=True)]
-    steps = [max(1, size // 2) for size in sizes]
-    last = max(-(-left // step) for left, step in zip(hidden, steps, strict=True))
-    starts = [[number * left // max(1, last) for number in range(last + 1)] for left in hidden]
-    return [(x, x + sizes[0], y, y + sizes[1]) for x, y in zip(*starts, strict=True)]
+    if target_length < source_length:
+        target_size = _shown_whole(target_size, target_length, room)
+    else:
+        source_size = _shown_whole(source_size, source_length, room)
+    source_size = min(source_size, source_length)
+    target_size = min(target_size, target_length)
+    steps = max(_steps(source_size, source_length), _steps(target_size, target_length))
+    windows = []
+    for number in range(steps + 1):
+        source_start = number * (source_length - source_size) // max(1, steps)
+        target_start = number * (target_length - target_size) // max(1, steps)
+        windows.append(Window(source_start, source_start + source_size, target_start, target_start + target_size))
+    return windows
+
+
+def _shown_whole(size: int, length: int, room: int) -> int:
+    """The length of the shorter side, where its window would be less than a quarter of the other's; else its size."""
+    return length if size < room / 4 and length <= room else size
+
+
+def _steps(size: int, length: int) -> int:
+    """How often a window of this size moves, by half of it, to show the whole side."""
+    return math.ceil((length - size) / max(1, size // 2))

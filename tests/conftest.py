@@ -158,3 +158,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     yield hub
     hub.shutdown()
     hub.server_close()
+
+
+@pytest.fixture(scope="session")
+def ernie_m_oracle():
+    """What ErnieM of transformers 4.57.6 gives on tiny models and short texts."""
+    from tests.ernie_m_oracle import ErnieMOracle
+
+    return ErnieMOracle()

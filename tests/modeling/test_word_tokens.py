@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from crosslingual_zoo.modeling.pair_aligner import is_decided_here
+from crosslingual_zoo.modeling.pair_aligner import Windows, is_decided_here
 from crosslingual_zoo.modeling.word_alignment import WordAligner
 from crosslingual_zoo.modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
 
@@ -99,7 +99,7 @@ def test_split_words_at_unicode_s_word_boundaries(text, expected):
 def test_cut_into_windows_decide_every_pair_of_tokens_once():
     cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33])
     for source, target, room in cases:
-        rows = cut_into_windows([source, target], room)
+        rows = cut_into_windows(source, target, room)
         fits = max(source, target) <= room
         assert rows == [(0, source, 0, target)] if fits else len(rows) > 1
         rows_R5 = torch.tensor([(0, *row) for row in rows])
@@ -115,10 +115,13 @@ def test_cut_into_windows_decide_every_pair_of_tokens_once():
             row_L.append(torch.full((len(cells),), number))
             tokens_L2.append(cells)
         row_L, tokens_L2 = torch.cat(row_L), torch.cat(tokens_L2)
-        decided = is_decided_here(row_L, *tokens_L2.T, rows_R5)
+        windows = Windows(rows_R5[:, 0], rows_R5[:, [1, 3]], rows_R5[:, [2, 4]])
+        decided = is_decided_here(row_L, *tokens_L2.T, windows)
         seen, linked = (list(map(tuple, cells.tolist())) for cells in (tokens_L2, tokens_L2[decided]))
         assert len(set(linked)) == len(linked)
-        swapped = is_decided_here(row_L, *tokens_L2.flip(1).T, rows_R5[:, [0, 3, 4, 1, 2]])
+        swapped = is_decided_here(
+            row_L, *tokens_L2.flip(1).T, Windows(rows_R5[:, 0], windows.starts_R2.flip(1), windows.ends_R2.flip(1))
+        )
         assert torch.equal(decided, swapped)
         if fits or (rows_R5[0, [2, 4]] == rows_R5[-1, [2, 4]]).any():
             assert set(linked) == set(seen)

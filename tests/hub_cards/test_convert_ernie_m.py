@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import XLMRobertaTokenizer
 
+from crosslingual_zoo.hub_cards.convert import ERNIE_M_HEADS, convert_ernie_m, main, read_state
 from crosslingual_zoo.modeling.configuration_encoder import longest_input
-from crosslingual_zoo.modeling.convert import ERNIE_M_HEADS, convert_ernie_m, main, read_state
 from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMModel
 
 CLASSES = {cls.__name__: head for head, cls in ERNIE_M_HEADS.items()}

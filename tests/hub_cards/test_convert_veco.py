@@ -21,7 +21,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from crosslingual_zoo.modeling.convert import NEVER, convert_veco, main
+from crosslingual_zoo.hub_cards.convert import NEVER, convert_veco, main
 from crosslingual_zoo.modeling.modeling_veco import (
     VecoForConditionalGeneration,
     VecoForMaskedLM,
