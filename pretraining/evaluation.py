@@ -41,11 +41,11 @@ class Meter:
         self.since, self.seconds = phase_step, time.perf_counter()
 
     def add(self, batch: dict, output) -> None:
-        """Adds a micro-batch on the device and its `PreTrainingOutput`. `languages` of a sub-batch names each row's
+        """Adds a micro-batch on the device and its `PreTrainingOutput`. `corpus_names` of a sub-batch has each row's
         corpus."""
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
-            names = batch[OBJECTIVES[objective].reads or objective]["languages"]
+            names = batch[OBJECTIVES[objective].reads or objective]["corpus_names"]
             slots_B = torch.tensor([self.slots[loss, name] for name in names], device="cpu")
             slots_N = slots_B.to(losses_N.device, non_blocking=True)[output.batch_rows[loss]]
             wide_losses_N = wide(losses_N)

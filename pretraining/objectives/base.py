@@ -138,7 +138,7 @@ class Collator(Objective):
 
     def predictions(self, sub_batch: Mapping[str, Any]) -> int:
         """Returns the number of predictions of a term of its loss."""
-        return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
+        return sum(len(inputs["prediction_positions"]) for inputs in inputs_of(sub_batch))
 
     def measure(self, model: Any, accelerator: Any, corpus: Any, batch_size: int) -> dict[str, float]:
         """Returns figures of a corpus' held-out examples in addition to losses."""
@@ -148,8 +148,11 @@ class Collator(Objective):
         """Returns the batch of some examples, `{name: sub-batch}`, for `model(**batch)` of `<Model>ForPreTraining`.
 
         A sub-batch has `input_ids`, `labels` (-100 where nothing is predicted), `segment_ids` and `special_tokens_mask`
-        (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. If the two
-        sides are separate inputs, each has these fields.
+        (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. It also has
+        what the model would otherwise wait for a GPU to tell: `text_lengths`, a list of B numbers of tokens, and
+        `prediction_positions` (N,), where the labels are in the flattened (B * T) rows. Numbers of Python stay on the
+        CPU, where sizes are needed; tensors go to the device. If the two sides are separate inputs, each has these
+        fields.
 
         Raises ValueError for an example without its keys, of another type, without a token, or with ids that are
         special or unknown to the tokenizer.
@@ -182,7 +185,7 @@ class Collator(Objective):
         training: bool = True,
         codes: Sequence[tuple[str, ...]] | None = None,
     ) -> dict:
-        """Returns a sub-batch as `__call__` does, with `languages`, a list of B corpus names, and `examples` (B,), ids.
+        """Returns a sub-batch as `__call__` does, with `corpus_names`, a list of B names, and `examples` (B,), ids.
 
         Random numbers depend on `key`, such as (seed, phase), objective, corpus, epoch and example, so that an example
         gets the same masks in every batching. `codes` are the languages of each example's sides, by default those of
@@ -203,7 +206,9 @@ class Collator(Objective):
         if len(rows_SB) and self.language_share < 1:  # other rows train the <mask> of later use, which carries none
             rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
         fields = self.rows(sides, keys_B, rows_SB)
-        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)}
+        for inputs in inputs_of(fields):
+            hand_over_sizes(inputs)
+        return fields | {"corpus_names": texts.names, "examples": torch.from_numpy(texts.ids)}
 
     def arrange(
         self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray
@@ -216,17 +221,20 @@ class Collator(Objective):
         """Returns the (B, T) fields: laid out, masked and padded. `language_rows_SB` are rows of the language
         embedding, -1 if <mask> carries none; empty if none does."""
         rows = lay_out(sides, self.tokenizer)
-        of_rows, is_padding = {"labels": self.mask(rows, keys_B)}, rows.segment_ids < 0
+        labels_BT = self.mask(rows, keys_B)
+        is_padding_BT = rows.segment_ids < 0
+        arrays = {"labels": labels_BT}
         if len(language_rows_SB):
-            first_B1, last_B1 = language_rows_SB[0, :, None], language_rows_SB[-1, :, None]
+            first_B1 = language_rows_SB[0, :, None]
+            last_B1 = language_rows_SB[-1, :, None]
             language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
-            of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any value: padding is not <mask>
+            arrays["language_ids"] = np.where(is_padding_BT, 0, language_ids)  # any value: padding is not <mask>
         if self.draws:
             from crosslingual_zoo.modeling.denoising_word_alignment import DRAWS
 
-            bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
-            of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
-        return rows.fields() | as_tensors(**of_rows)
+            bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding_BT.shape[1])
+            arrays["draws"] = np.where(is_padding_BT, 0, bits_BT % DRAWS)
+        return rows.fields() | as_tensors(**arrays)
 
     def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
         """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`, 80/10/10.
@@ -275,3 +283,11 @@ class Collator(Objective):
         if ids_F.min() < 0 or ids_F.max() >= len(self.is_text_token):
             return False
         return bool(self.is_text_token[ids_F].all())
+
+
+def hand_over_sizes(inputs: dict[str, Any]) -> None:
+    """Adds to a set of inputs what the model would otherwise wait for a GPU to tell: `text_lengths`, a list, and the
+    `prediction_positions`, a tensor. Whoever changes padding or labels later removes them."""
+    inputs["text_lengths"] = inputs["segment_ids"].ge(0).sum(1).tolist()
+    if "labels" in inputs:
+        inputs["prediction_positions"] = inputs["labels"].flatten().ne(IGNORED).nonzero().squeeze(1)

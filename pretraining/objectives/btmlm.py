@@ -99,8 +99,10 @@ class BtmlmCollator(Collator):
         )
 
         fields = super().rows(sides, keys_B, language_rows_SB)
-        mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
-        return fields | {"generation_mask": mask_BTT}
+        is_pseudo_BT = (fields["segment_ids"] == 1) & fields["input_ids"].eq(self.tokenizer.mask_token_id)
+        fields["generation_mask"] = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
+        fields["pseudo_positions"] = is_pseudo_BT.flatten().nonzero().squeeze(1)
+        return fields
 
     def mask(self, rows, keys_B):
         return super().mask(rows, keys_B, rows.of_side[0])

@@ -93,7 +93,8 @@ class TeacherModel:
         """Returns the teacher's predictions for a sub-batch of masked texts, on its device."""
         device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
         # the name of a corpus is its language, or language/source
-        rows = [row for row, name in enumerate(fields["languages"]) if name.partition("/")[0] == self.settings.language]
+        languages = [name.partition("/")[0] for name in fields["corpus_names"]]
+        rows = [row for row, language in enumerate(languages) if language == self.settings.language]
         asked = [(row, question) for row, question in self.questions(fields, rows) if question.columns_N]
         positions = [row * length + column for row, question in asked for column in question.columns_N]
         return {
