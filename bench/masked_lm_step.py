@@ -55,8 +55,7 @@ from bench._common import (
 from crosslingual_zoo.modeling.backbone import renamed
 from crosslingual_zoo.modeling.configuration_metaxlm import MetaXlmConfig
 from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 from crosslingual_zoo.pretraining.recipe import ModelStart, Phase, Recipe
 from crosslingual_zoo.pretraining.training import Training, make_accelerator
@@ -146,10 +145,13 @@ def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
     return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])
 
 
-def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) -> list[Example]:
+def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) -> Texts:
     """Random tokens in texts (M, 1) or pairs (M, 2) of these lengths, which leave special tokens out."""
-    sides = [[rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in row] for row in lengths]
-    return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
+    examples = []
+    for row in lengths:
+        examples.append([rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in row])
+    sides = [list(side) for side in zip(*examples, strict=True)]
+    return Texts(sides, ["made up"] * len(examples), np.arange(len(examples)), np.zeros(len(examples), dtype=np.int64))
 
 
 def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
@@ -184,12 +186,12 @@ class OurStep:
         self.phase = Phase("bench", 1_000_000, {part.objective: self.collator}, learning_rate=1e-5)
         recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=part.precision)
         model.set_skip_padding(True)
-        self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(part.precision), [])
+        self.training = Training(recipe, model, [], tokenizer, make_accelerator(part.precision))
         self.training._start_phase(0)
         self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
 
-    def __call__(self, examples: list[Example]) -> None:
-        training, batch = self.training, {self.objective: self.collator.sub_batch(Texts.of(examples), ("bench",))}
+    def __call__(self, examples: Texts) -> None:
+        training, batch = self.training, {self.objective: self.collator.sub_batch(examples, ("bench",))}
         labels = self.phase.predictions(batch, {self.objective: 1.0})
         output = training._backward(send_to_device(batch, training.accelerator.device), {}, labels, is_last=True)
         training._step(labels, torch.stack([output.loss_sum.detach(), output.loss_sum.new_zeros(())]).double())
@@ -212,7 +214,7 @@ class PeerStep:
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=packs or None)
         self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
 
-    def __call__(self, examples: list[Example]) -> None:
+    def __call__(self, examples: Texts) -> None:
         rows = features(examples, self.tokenizer)
         for batch in DataLoader(rows, batch_size=len(rows), collate_fn=self.collate):
             self.accelerator.backward(self.loss(send_to_device(batch, self.accelerator.device)))
@@ -253,10 +255,12 @@ def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Ten
     return inputs, laid_out(batch["labels"], -100)
 
 
-def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
+def features(examples: Texts, tokenizer: Any) -> list[dict[str, list[int]]]:
     """What transformers' collator would get of the tokenizer's rows: `<s> x </s>`, or `<s> x </s></s> y </s>`."""
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id  # made-up text has no special tokens
-    rows = [[token for side in of.sides for token in (end, *side.tolist(), end)] for of in examples]
+    rows = []
+    for sides in zip(*examples.sides, strict=True):
+        rows.append([token for side in sides for token in (end, *side.tolist(), end)])
     return [{"input_ids": [begin, *of[1:]], "special_tokens_mask": [int(token == end) for token in of]} for of in rows]
 
 
@@ -270,7 +274,7 @@ def steps_of(encoder: str, size: Size, part: Part) -> dict[str, OurStep | PeerSt
 
 
 @torch.no_grad()
-def losses_of(steps: dict[str, OurStep | PeerStep], examples: list[Example]) -> dict[str, float]:
+def losses_of(steps: dict[str, OurStep | PeerStep], examples: Texts) -> dict[str, float]:
     """Of all ways on one masked batch, without dropout."""
     peer = steps[PEER]
     batch = send_to_device(peer.collate(features(examples, peer.tokenizer)), DEVICE)
@@ -301,7 +305,7 @@ def row_lengths(batch: np.ndarray) -> np.ndarray:
     return batch.sum(1) + 2 * batch.shape[1]
 
 
-def memory_of(step: OurStep | PeerStep, batch: list[Example]) -> float:
+def memory_of(step: OurStep | PeerStep, batch: Texts) -> float:
     """MiB of a step at its peak, above weights, gradients and moments. The step has been made before."""
     step.model.zero_grad()
     gc.collect()  # what is freed during the step would lower its peak

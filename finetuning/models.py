@@ -1,8 +1,6 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
-import hashlib
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crosslingual_zoo.modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
 from crosslingual_zoo.modeling.configuration_encoder import longest_input
 from crosslingual_zoo.zoo_core.processes import main_first
-from crosslingual_zoo.zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
+from crosslingual_zoo.zoo_core.provenance import (
+    folder_fingerprint,
+    model_files,
+    model_fingerprint,
+    read_json,
+    tokenizer_fingerprint,
+)
 from crosslingual_zoo.zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
@@ -56,16 +60,6 @@ def describe_model(
         raise ValueError(f"max_length is {max_length}, and the model of {path} has {positions} positions. Lower it.")
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Returns `sha256:...` over what decides the ids of a text; a copy in another folder has the same."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        content = json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
-    else:
-        content = backend.to_str()
-    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
 
 
 def fine_tuned_on(config: Any) -> list[str]:

@@ -18,7 +18,7 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
-from crosslingual_zoo.pretraining.data.tokenized import tokenizer_fingerprint
+from crosslingual_zoo.pretraining.data.readings import reading_fingerprint
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.zoo_core.provenance import forget_machine, read_json, write_json
@@ -73,7 +73,7 @@ def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
 
 def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:
     """Returns the data of a run with fingerprints, for run.json."""
-    facts = {"tokenizer_fingerprint": tokenizer_fingerprint(tokenizer), "corpora": [one.facts() for one in corpora]}
+    facts = {"tokenizer_fingerprint": reading_fingerprint(tokenizer), "corpora": [one.facts() for one in corpora]}
     return facts | {"teachers": [teacher.facts()] if teacher else []}
 
 

@@ -1,11 +1,11 @@
 """What a run costs on this machine: seconds and memory, from steps that a dry run times on the spot."""
 
-import copy
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
+from crosslingual_zoo.pretraining.data.batches import training_batches
 from crosslingual_zoo.pretraining.evaluation import peak_bytes
 from crosslingual_zoo.pretraining.recipe import Phase
 from crosslingual_zoo.pretraining.rows import inputs_of
@@ -35,8 +35,8 @@ def measure(training: Training, first_steps: list[list[dict]]) -> Costs:
     hold a micro-batch.
     """
     recipe, device, model = training.recipe, training.accelerator.device, training.model
-    feed = copy.copy(training.feed)
-    feed.recipe = replace(recipe, gradient_accumulation_steps=1)
+    num_processes = training.accelerator.num_processes
+    shares = {"num_processes": num_processes, "process_index": training.accelerator.process_index}
     num_parameters = sum(weight.numel() for weight in model.parameters())
     others = max(0, peak_bytes(device) - WEIGHT * num_parameters)  # on a CPU, Python and its libraries
     fastest = slowest = num_bytes = 0.0
@@ -46,15 +46,17 @@ def measure(training: Training, first_steps: list[list[dict]]) -> Costs:
         share = 1 / len(tokens)
         if device.type != "cuda":
             share = min(share, TOKENS_TIMED / sum(tokens))
-        part = part_of_step(phase, share, feed.num_processes)
-        batches = list(feed.training(part, index))
+        phases = list(recipe.phases)
+        phases[index] = part_of_step(phase, share, num_processes)
+        part = replace(recipe, gradient_accumulation_steps=1, phases=phases)
+        batches = list(training_batches(part, index, training.corpora, training.tokenizer, training.config, **shares))
         timed = [tokens_of(batch) for batch in batches]
         durations = training.time_steps(index, batches)
         seconds_a_token = [seconds / count for seconds, count in zip(durations, timed, strict=True)][1:]
         tokens_of_phase = phase.steps * sum(tokens)
         fastest += tokens_of_phase * min(seconds_a_token)
         slowest += tokens_of_phase * max(seconds_a_token)
-        state = state_bytes(model, phase, feed.num_processes)
+        state = state_bytes(model, phase, num_processes)
         activations = max(0, peak_bytes(device) - others - state)
         scale = max(1.0, max(tokens) / max(timed))  # activations grow with the tokens of a micro-batch
         num_bytes = max(num_bytes, others + state + activations * scale)

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.modeling.backbone import honors_block_masks
 from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_bytes
-from crosslingual_zoo.pretraining.data.batches import Feed
+from crosslingual_zoo.pretraining.data.batches import training_batches
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
@@ -55,19 +55,18 @@ def show_plan(recipe: Recipe) -> None:
     quiet_libraries()
     accelerator = make_accelerator(recipe.precision)
     few = with_few_rows(recipe)
-    start, config, feed, teacher = read_parts(few, accelerator)
+    start, config, tokenizer, corpora, teacher = read_parts(few, accelerator)
     limits = {name: corpus.max_rows for name, corpus in recipe.named_corpora().items()}
-    corpora = [estimated(corpus, limits[corpus.name]) for corpus in feed.corpora]
-    feed = Feed(few, corpora, feed.tokenizer, config, feed.num_processes, feed.process_index)
+    corpora = [estimated(corpus, limits[corpus.name]) for corpus in corpora]
     console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not accelerator.is_main_process)
     if start.start_from:
         console.print(supported(start.start_from))
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         model = start.model_class(type(config).from_dict(config.to_dict(), attn_implementation="eager"))
-    needed = max(state_bytes(model, phase, feed.num_processes) for phase in recipe.phases)
+    needed = max(state_bytes(model, phase, accelerator.num_processes) for phase in recipe.phases)
     memory = memory_of(accelerator.device)
     is_measured = memory is None or needed < memory / 2  # leaves room for what the layers compute
-    matching = start.match(feed.tokenizer)
+    matching = start.match(tokenizer)
     if is_measured:
         if accelerator.device.type != "cuda":
             start.model = replace(start.model, attention="sdpa")  # others may be of a GPU alone
@@ -78,22 +77,23 @@ def show_plan(recipe: Recipe) -> None:
         recipe = recipe.with_head_phase()
     console.print(f"{recipe.model.type}: {model.num_parameters():,} parameters")
     if matching:
-        _print_matching(console, matching, start.source.name, feed.tokenizer)
-    console.print(_corpora_table(feed.corpora, recipe.alpha, any(limits.values())))
+        _print_matching(console, matching, start.source.name, tokenizer)
+    console.print(_corpora_table(corpora, recipe.alpha, any(limits.values())))
+    few.phases = recipe.phases
+    shares = {"num_processes": accelerator.num_processes, "process_index": accelerator.process_index}
     first_steps = []
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
-        loader = iter(feed.training(phase, index))
+        loader = iter(training_batches(few, index, corpora, tokenizer, config, **shares))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         learned = [loss for loss, weight in phase.loss_weights(model).items() if weight]
-        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, learned))
+        console.print(_phase_table(recipe.phases, index, micro_batches, accelerator.num_processes, learned))
         if index == 0:
-            _print_first_batch(console, micro_batches[0], feed.tokenizer)
+            _print_first_batch(console, micro_batches[0], tokenizer)
         first_steps.append(micro_batches)
-    console.print(_when_it_saves(recipe, feed.corpora))
-    few.phases = recipe.phases
+    console.print(_when_it_saves(recipe, corpora))
     if is_measured:
-        console.print(_costs(Training(few, model, feed, accelerator, [], teacher), first_steps))
+        console.print(_costs(Training(few, model, corpora, tokenizer, accelerator, teacher), first_steps))
     else:
         sizes = f"{needed / 2**30:,.1f} of {memory / 2**30:,.1f} GiB"
         console.print(f"time and memory: not measured, because weights, gradients and Adam take {sizes}")

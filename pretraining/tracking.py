@@ -11,7 +11,6 @@ import pandas
 from accelerate import Accelerator
 
 from crosslingual_zoo.pretraining.recipe import Recipe
-from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.zoo_core.console import RunBar
 from crosslingual_zoo.zoo_core.plots import figure_of, line_styles
 from crosslingual_zoo.zoo_core.provenance import PROJECT, read_json, run_facts, write_json, write_rows
@@ -38,33 +37,36 @@ class RunReport:
         self, recipe: Recipe, accelerator: Accelerator, argv: list[str], checkpoint: Path | None, step: int, facts: dict
     ):
         """`step` is that of the `checkpoint` from which the run is resumed, else 0; `facts` go into run.json:
-        `parameters` of the model and the `data_facts`."""
-        self.accelerator, self.folder, self.started = accelerator, Path(recipe.output_dir), time.time()
+        `parameters` of the model, the checkpoint that was `meta_pretrained`, and the `data_facts`."""
+        self.accelerator = accelerator
+        self.folder = Path(recipe.output_dir)
+        self.started = time.time()
         self.is_main = accelerator.is_main_process
         self.bar = RunBar(self.is_main)
         self.say = self.bar.say
         self.uploads = CheckpointUploads(recipe.push_to_hub, self.say)
-        name, config = self.folder.name, asdict(recipe)
+        config = asdict(recipe)
         options = {
             "tensorboard": {"purge_step": step + 1},  # a resumed run repeats the later steps
-            "wandb": {"name": name, "config": config, "dir": recipe.output_dir},
-            "trackio": {"name": name, "config": config},
+            "wandb": {"name": self.folder.name, "config": config, "dir": recipe.output_dir},
+            "trackio": {"name": self.folder.name, "config": config},
         }
-        project = "tensorboard" if recipe.tracker == "tensorboard" else PROJECT  # the former is a folder of the run
+        # of tensorboard, the project is a folder of the run
+        project = "tensorboard" if recipe.tracker == "tensorboard" else PROJECT
         accelerator.init_trackers(project, init_kwargs=options)
         self.bar.begin(sum(phase.steps for phase in recipe.phases), step)
         if self.is_main:
             _keep_events(self.folder, step)
-            before, source = read_json(self.folder / "run.json", {}), Start(recipe).source
+            before = read_json(self.folder / "run.json", {})
             session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
             self.record = {
                 "sessions": [*before.get("sessions", []), session],
                 "model_type": recipe.model.type,
                 "start_from": recipe.model.start_from,
-                # a resumed run has read it at its start
-                "meta_pretrained": before.get("meta_pretrained") if checkpoint else source and source.facts(),
                 **facts,
             }
+            if checkpoint:  # the run has read it at its start
+                self.record["meta_pretrained"] = before.get("meta_pretrained")
             write_json(self.folder / "run.json", self.record)
         if checkpoint:
             self.say(f"resumed from {checkpoint}")

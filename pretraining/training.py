@@ -10,9 +10,10 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from accelerate import Accelerator
@@ -23,11 +24,11 @@ from accelerate.utils import (
     send_to_device,
     set_seed,
 )
-from transformers import PreTrainedConfig, get_scheduler
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
 from crosslingual_zoo.modeling.checkpoints import readable
 from crosslingual_zoo.modeling.configuration_encoder import longest_input
-from crosslingual_zoo.modeling.masked_lm import ForPreTraining
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining, PreTrainingOutput
 from crosslingual_zoo.modeling.symmetrization import wide_type
 from crosslingual_zoo.pretraining.checkpoints import (
     check_same_data,
@@ -39,8 +40,9 @@ from crosslingual_zoo.pretraining.checkpoints import (
     save_checkpoint,
     start_run_folder,
 )
-from crosslingual_zoo.pretraining.data.batches import Feed, phase_corpora
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.batches import load_corpora, phase_collators, phase_corpora, training_batches
+from crosslingual_zoo.pretraining.data.corpora import Corpus
+from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.evaluation import Meter, evaluate
 from crosslingual_zoo.pretraining.recipe import Phase, Recipe, scheduled_together
 from crosslingual_zoo.pretraining.start.initialization import Start
@@ -74,36 +76,49 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         check_recording(recipe.tracker, recipe.push_to_hub)
         if resume and not checkpoint and accelerator.is_main_process:
             print(f"no checkpoint in {recipe.output_dir}: the run starts from the beginning", file=sys.stderr)
-        start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
+        parts = read_parts(recipe, accelerator, checkpoint)
+        start = parts.start
         if resume:
-            check_same_data(Path(recipe.output_dir), data_facts(feed.corpora, feed.tokenizer, teacher))
+            check_same_data(Path(recipe.output_dir), data_facts(parts.corpora, parts.tokenizer, parts.teacher))
         # a resumed run loads the weights of its checkpoint
-        matching = None if checkpoint else start.match(feed.tokenizer)
-        model = start.build_model(config, matching, checkpoint)
+        matching = None if checkpoint else start.match(parts.tokenizer)
+        model = start.build_model(parts.config, matching, checkpoint)
         if recipe.head_phase and start.lacks_head:
             recipe = recipe.with_head_phase()
+        parameter_names = [name for name, _ in model.named_parameters()]
         for phase in recipe.phases:
-            phase.check_trainable([name for name, _ in model.named_parameters()])
+            phase.check_trainable(parameter_names)
         start_run_folder(recipe, accelerator.is_main_process, checkpoint)
-        Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
+        training = Training(recipe, model, parts.corpora, parts.tokenizer, accelerator, parts.teacher)
+        # a resumed run has read it at its start
+        meta_pretrained = start.source.facts() if start.source and not checkpoint else None
+        training.run(argv or [], checkpoint, meta_pretrained)
         accelerator.end_training()
 
 
-def read_parts(
-    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
-) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
-    """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
+class RunParts(NamedTuple):
+    """What a recipe names: start, configuration of the model, tokenizer, text and teacher."""
+
+    start: Start
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    corpora: list[Corpus]
+    teacher: TeacherModel | None
+
+
+def read_parts(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None) -> RunParts:
+    """Reads what a recipe names. Text is tokenized, once. `checkpoint`: that of a resumed run."""
     with main_first():  # of each machine; then tokenized text and remote code are in the cache
-        start, teacher = Start(recipe), None
+        start = Start(recipe)
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
         tokenizer.model_max_length = min(tokenizer.model_max_length, longest_input(config))
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
+        teacher = None
         if recipe.teacher:
             teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
-    feed = Feed(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
-    return start, config, feed, teacher
+    return RunParts(start, config, tokenizer, corpora, teacher)
 
 
 def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
@@ -127,28 +142,56 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str | o
 
 
 class Training:
-    """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all."""
+    """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all.
 
-    def __init__(self, recipe: Recipe, model, feed: Feed, accelerator: Accelerator, argv: list[str], teacher=None):
-        """`teacher`, a `TeacherModel`, reads every batch before the model, and adds its predictions to the batch."""
-        self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
-        self.model, self.feed, self.teacher = model, feed, teacher
-        self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(), None
-        self.index = self.phase_step = self.step = 0
+    A `teacher` reads every batch before the model, and adds its predictions to the batch.
+    """
 
-    def run(self, checkpoint: Path | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: PreTrainedModel,
+        corpora: list[Corpus],
+        tokenizer: PreTrainedTokenizerBase,
+        accelerator: Accelerator,
+        teacher: TeacherModel | None = None,
+    ):
+        self.recipe = recipe
+        self.model = model
+        self.config = model.config
+        self.corpora = corpora
+        self.tokenizer = tokenizer
+        self.accelerator = accelerator
+        self.teacher = teacher
+        self.folder = Path(recipe.output_dir)
+        self.stops = Stops()
+        self.optimizer = None
+        self.index = 0
+        self.phase_step = 0
+        self.step = 0
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase."""
+        return self.recipe.phases[self.index]
+
+    def run(self, argv: list[str], checkpoint: Path | None = None, meta_pretrained: dict | None = None) -> None:
         """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
+
+        The command line `argv` and the facts of the checkpoint of one language, if any, are for run.json.
 
         Raises `Stopped` after a signal, and `ValueError` if a loss is not finite, the data cannot be read or the disk
         is full. Before that it saves the state, if possible, from which `resume` continues.
         """
         hold_signals()
-        register_model_folder(self.accelerator, self.feed.tokenizer)
+        register_model_folder(self.accelerator, self.tokenizer)
         progress = read_json(checkpoint / "progress.json") if checkpoint else {"phase": 0, "step": 0}
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
-        facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
-        self.report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
+        if is_main:
+            facts |= data_facts(self.corpora, self.tokenizer, self.teacher)
+            facts["meta_pretrained"] = meta_pretrained
+        self.report = RunReport(self.recipe, self.accelerator, argv, checkpoint, progress["step"], facts)
         with self.report.bar, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
@@ -167,18 +210,18 @@ class Training:
         Raises ValueError for a loss or a gradient that is not finite.
         """
         self._start_phase(index)
-        phase, device = self.recipe.phases[index], self.accelerator.device
-        weights = phase.loss_weights(self.accelerator.unwrap_model(self.model))
+        device = self.accelerator.device
+        weights = self.phase.loss_weights(self.accelerator.unwrap_model(self.model))
         durations = []
         for batch in micro_batches:
             started = time.perf_counter()
-            labels = phase.predictions(batch, weights)
-            output = self._backward(send_to_device(batch, device), weights, labels, is_last=True)
+            num_labels = self.phase.predictions(batch, weights)
+            output = self._backward(send_to_device(batch, device), weights, num_labels, is_last=True)
             loss_sum = output.loss_sum.detach().to(wide_type(device))
             try:
-                self._step(labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
+                self._step(num_labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
             except FloatingPointError as error:
-                raise ValueError(f"{error} in the first steps of phase {phase.name!r}.") from error
+                raise ValueError(f"{error} in the first steps of phase {self.phase.name!r}.") from error
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             durations.append(time.perf_counter() - started)
@@ -190,162 +233,214 @@ class Training:
         The model is wrapped again for each phase: if parameters were unfrozen after wrapping, their gradients would
         silently not be synchronized.
         """
-        recipe, phase = self.recipe, self.recipe.phases[index]
-        self.index, self.phase_step = index, 0
+        self.index = index
+        self.phase_step = 0
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-        before = self.optimizer.optimizer if self.optimizer else None
+        optimizer_before = self.optimizer.optimizer if self.optimizer else None
         self.accelerator.free_memory()
         model.zero_grad()
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(phase.trains(name))
-        together, settings = scheduled_together(recipe.phases, index), recipe.optimizer
-        first, steps = together[0], sum(phase.steps for phase in together)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},  # biases and LayerNorms
-        ]
-        options = {"lr": first.learning_rate, "betas": tuple(settings.betas), "eps": settings.epsilon, "fused": True}
-        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **options)
-        scheduler = get_scheduler(SCHEDULES.get(first.schedule, first.schedule), optimizer, first.warmup_steps, steps)
-        if phase.optimizer == "carried" and before:  # a run that is resumed here loads both from its checkpoint
+            parameter.requires_grad_(self.phase.trains(name))
+        optimizer = self._make_optimizer(model)
+        scheduler = self._make_scheduler(optimizer)
+        if self.phase.optimizer == "carried" and optimizer_before:  # a resumed run loads both from its checkpoint
             scheduler.last_epoch = self.scheduler.last_epoch
-            for group in optimizer.param_groups:
-                group["lr"] = before.param_groups[0]["lr"]
-                optimizer.state.update({p: before.state[p] for p in group["params"] if p in before.state})
+            _carry_over(optimizer_before, optimizer)
         self.scheduler = scheduler
-        set_seed(recipe.seed + index, device_specific=True)  # for dropout; data and masks have their own numbers
-        self.accelerator.ddp_handler.find_unused_parameters = may_lack_gradients(model, phase)
+        # for dropout; data and masks have their own numbers
+        set_seed(self.recipe.seed + index, device_specific=True)
+        self.accelerator.ddp_handler.find_unused_parameters = may_lack_gradients(model, self.phase)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.model.train()
 
+    def _make_optimizer(self, model: PreTrainedModel) -> torch.optim.Optimizer:
+        """Returns AdamW of the trained parameters, without weight decay of biases and LayerNorms."""
+        phases = scheduled_together(self.recipe.phases, self.index)
+        settings = self.recipe.optimizer
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter.dim() > 1]
+        vectors = [parameter for parameter in trained if parameter.dim() <= 1]
+        groups = []
+        if matrices:
+            groups.append({"params": matrices, "weight_decay": settings.weight_decay})
+        if vectors:
+            groups.append({"params": vectors, "weight_decay": 0.0})
+        return torch.optim.AdamW(
+            groups, lr=phases[0].learning_rate, betas=tuple(settings.betas), eps=settings.epsilon, fused=True
+        )
+
+    def _make_scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        """Returns the learning-rate schedule that this phase shares with its neighbors."""
+        phases = scheduled_together(self.recipe.phases, self.index)
+        name = SCHEDULES.get(phases[0].schedule, phases[0].schedule)
+        num_steps = sum(phase.steps for phase in phases)
+        return get_scheduler(name, optimizer, phases[0].warmup_steps, num_steps)
+
     def _run_phase(self) -> None:
-        recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
-        model, device = accelerator.unwrap_model(self.model), accelerator.device
-        weights, losses = phase.loss_weights(model), phase.losses(model)
-        meter = Meter(losses, phase_corpora(self.feed.corpora, phase), accelerator, self.phase_step)
-
-        def fetch() -> tuple[list[dict], torch.Tensor]:
-            """The micro-batches of the next step; what all processes sum: its predictions, and reasons to stop."""
-            micro_batches = self.stops.fetch(recipe.gradient_accumulation_steps)
-            counts = [phase.predictions(batch, weights) for batch in micro_batches]
-            numbers = torch.tensor([sum(counts), *self.stops.reasons()], dtype=wide_type(device), device="cpu")
-            return micro_batches, numbers.to(device, non_blocking=True)
-
+        phase = self.phase
+        model = self.accelerator.unwrap_model(self.model)
+        weights = phase.loss_weights(model)
+        corpora = phase_corpora(self.corpora, phase)
+        meter = Meter(phase.losses(model), corpora, self.accelerator, self.phase_step)
         if self.phase_step < phase.steps:
-            self.stops.read(self.feed.training(phase, self.index, self.phase_step), recipe.num_workers > 0)
-        micro_batches, numbers = fetch()
-        labels, *reasons = accelerator.reduce(numbers).tolist()
+            self.stops.read(self._training_batches(), self.recipe.num_workers > 0)
+        micro_batches, numbers = self._fetch(weights)
+        num_labels, *reasons = self.accelerator.reduce(numbers).tolist()
         self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
-            late, loss_sum = 0, torch.zeros((), dtype=wide_type(device), device=device)
-            for number, batch in enumerate(micro_batches, start=1):
-                batch = send_to_device(batch, device, non_blocking=True)
-                output = self._backward(batch, weights, labels, is_last=number == len(micro_batches))
-                meter.add(batch, output)
-                late += sum(len(output.token_losses.get(name, ())) for name in phase.objectives.keys() - batch.keys())
-                loss_sum += output.loss_sum.detach()
+            sums = self._accumulate(micro_batches, weights, num_labels, meter)
             # of the next step, while the device is busy; before the step, all processes learn if one has none
-            micro_batches, numbers = fetch()
-            totals = torch.cat([torch.stack([loss_sum, loss_sum.new_full((), late)]), numbers])
+            micro_batches, numbers = self._fetch(weights)
+            totals = self.accelerator.reduce(torch.cat([sums, numbers]))
             try:
-                grad_norm, predictions, labels, *reasons = self._step(labels, accelerator.reduce(totals))
+                step = self._step(num_labels, totals)
             except FloatingPointError as error:  # before the optimizer's step; the last checkpoint is from before, too
-                error = ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r}).")
-                self._end(error, AFTER_DIVERGENCE, saves=False)
+                reason = ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r}).")
+                self._end(reason, AFTER_DIVERGENCE, saves=False)
+            num_labels, *reasons = step.next_numbers
             self.phase_step += 1
             self.step += 1
 
             self.report.bar.step(self.step, phase.name)
-            if is_logged := self._is_due(recipe.log_every_steps):
-                figures = meter.line(self.phase_step, predictions, grad_norm)
+            is_logged = self._is_due(self.recipe.log_every_steps)
+            if is_logged:
+                figures = meter.line(self.phase_step, step.predictions, step.grad_norm)
                 self.report.log(self.step, phase.name, figures, self.optimizer.param_groups[0]["lr"])
-            if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
+            if not step.predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
             self._stop_if_asked(reasons)
-            if self._is_due(recipe.checkpoint_steps):
-                self._save(recipe.keep_checkpoints)
-            if self._is_due(recipe.evaluation.every_steps):
+            if self._is_due(self.recipe.checkpoint_steps):
+                self._save(self.recipe.keep_checkpoints)
+            if self._is_due(self.recipe.evaluation.every_steps):
                 self._evaluate()
             if is_logged:
                 meter.restart(self.phase_step)
 
-    def _backward(self, batch: dict, weights: dict[str, float], labels: float, is_last: bool):
-        """Runs forward and backward of a micro-batch on the device; returns its `PreTrainingOutput`.
+    def _training_batches(self) -> Iterable[dict]:
+        """Returns the micro-batches of this process from the current step to the end of the phase."""
+        return training_batches(
+            self.recipe,
+            self.index,
+            self.corpora,
+            self.tokenizer,
+            self.config,
+            self.phase_step,
+            self.accelerator.num_processes,
+            self.accelerator.process_index,
+        )
 
-        `labels`: the number of labels of the step, in all processes, which divides the losses.
+    def _fetch(self, weights: dict[str, float]) -> tuple[list[dict], torch.Tensor]:
+        """Returns the micro-batches of the next step, and what all processes sum: the number of its labels, and the
+        reasons to stop."""
+        device = self.accelerator.device
+        micro_batches = self.stops.fetch(self.recipe.gradient_accumulation_steps)
+        num_labels = sum(self.phase.predictions(batch, weights) for batch in micro_batches)
+        numbers = torch.tensor([num_labels, *self.stops.reasons()], dtype=wide_type(device), device="cpu")
+        return micro_batches, numbers.to(device, non_blocking=True)
+
+    def _accumulate(
+        self, micro_batches: list[dict], weights: dict[str, float], num_labels: float, meter: Meter
+    ) -> torch.Tensor:
+        """Runs forward and backward of a step's micro-batches. Returns (2,): the sum of the losses, and the number of
+        predictions in addition to the labels."""
+        device = self.accelerator.device
+        loss_sum = torch.zeros((), dtype=wide_type(device), device=device)
+        late_predictions = 0
+        for number, batch in enumerate(micro_batches, start=1):
+            batch = send_to_device(batch, device, non_blocking=True)
+            output = self._backward(batch, weights, num_labels, is_last=number == len(micro_batches))
+            meter.add(batch, output)
+            for name in self.phase.objectives.keys() - batch.keys():
+                late_predictions += len(output.token_losses.get(name, ()))
+            loss_sum += output.loss_sum.detach()
+        return torch.stack([loss_sum, loss_sum.new_full((), late_predictions)])
+
+    def _backward(self, batch: dict, weights: dict[str, float], num_labels: float, is_last: bool) -> PreTrainingOutput:
+        """Runs forward and backward of a micro-batch on the device.
+
+        `num_labels`: the number of labels of the step, in all processes, which divides the losses.
         """
-        accelerator, phase = self.accelerator, self.recipe.phases[self.index]
+        accelerator = self.accelerator
         with accelerator.autocast():
             if self.teacher:
-                self.teacher.answer(batch, phase.objectives, weights)
+                self.teacher.answer(batch, self.phase.objectives, weights)
         with nullcontext() if is_last else accelerator.no_sync(self.model):  # gradients are sent once per step
             output = self.model(**batch, objective_weights=weights)
             if not output.loss_sum.requires_grad:
-                losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
+                losses = ", ".join(output.token_losses)
+                trained = ", ".join(self.phase.trainable)
                 raise ValueError(
-                    f"phase {phase.name!r} trains {trained}, but its losses ({losses}) depend on none of these "
+                    f"phase {self.phase.name!r} trains {trained}, but its losses ({losses}) depend on none of these "
                     "parameters. Change `trainable` or the objectives of the phase."
                 )
             # DDP averages over processes what the rule sums
-            accelerator.backward(output.loss_sum * (accelerator.num_processes / max(labels, 1)))
+            accelerator.backward(output.loss_sum * (accelerator.num_processes / max(num_labels, 1)))
         return output
 
-    def _step(self, labels: float, totals: torch.Tensor) -> tuple[float, ...]:
+    def _step(self, num_labels: float, totals: torch.Tensor) -> "FinishedStep":
         """Clips the gradients and makes the step. `totals` of all processes: the loss, the predictions in addition to
-        the `labels` of the step, and any further numbers. Returns the gradient norm before clipping, the number of
-        predictions, and the further numbers.
+        the labels of the step, and numbers of the next step.
 
         Without predictions there is no gradient: the norm is NaN; weights, moments and Adam's step counter do not
         change. Raises FloatingPointError for a loss or a norm that is not finite.
         """
-        accelerator, parameters = self.accelerator, list(self.model.parameters())
-        if any(objective.reads for objective in self.recipe.phases[self.index].objectives.values()):
-            scale = max(labels, 1) / (labels + totals[1]).clamp(min=1).float()
-            for gradient in (parameter.grad for parameter in parameters if parameter.grad is not None):
-                gradient.mul_(scale)
-        norm = accelerator.clip_grad_norm_(parameters, self.recipe.optimizer.max_grad_norm or math.inf)
-        grad_norm, loss_sum, late, *others = torch.cat([norm[None], totals]).tolist()  # the only wait for the device
-        predictions = labels + late
+        parameters = list(self.model.parameters())
+        if any(objective.reads for objective in self.phase.objectives.values()):
+            scale = max(num_labels, 1) / (num_labels + totals[1]).clamp(min=1).float()
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        norm = self.accelerator.clip_grad_norm_(parameters, self.recipe.optimizer.max_grad_norm or math.inf)
+        # the loop's only wait for the device
+        grad_norm, loss_sum, late_predictions, *next_numbers = torch.cat([norm[None], totals]).tolist()
+        predictions = num_labels + late_predictions
         if not math.isfinite(loss_sum):
             raise FloatingPointError(f"the loss is {loss_sum}")
         if not predictions:
             grad_norm = math.nan
             self.optimizer.zero_grad()
-        elif not math.isfinite(grad_norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
+        elif not math.isfinite(grad_norm) and self.accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
         self.optimizer.step()  # without gradients it does nothing
         self.optimizer.zero_grad()
-        return grad_norm, predictions, *others
+        return FinishedStep(grad_norm, predictions, next_numbers)
 
     def _is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of `every` (0: never) or the end of a phase."""
-        return self.phase_step == self.recipe.phases[self.index].steps or bool(every and self.step % every == 0)
+        return self.phase_step == self.phase.steps or bool(every and self.step % every == 0)
 
     def _evaluate(self) -> None:
-        phase, is_alone = self.recipe.phases[self.index], self.accelerator.num_processes == 1
-        if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
+        phase = self.phase
+        is_alone = self.accelerator.num_processes == 1
+        corpora = phase_corpora(self.corpora, phase)
+        if not any(len(corpus.evaluated) for corpus in corpora):
             return
-        model, size = self.accelerator.unwrap_model(self.model), self.recipe.evaluation.batch_size
+        model = self.accelerator.unwrap_model(self.model)
+        languages = Languages.of(self.config, self.corpora, self.recipe.alpha)
+        collators = phase_collators(phase, self.tokenizer, languages)
+        batch_size = self.recipe.evaluation.batch_size
         try:
             with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
-                figures = evaluate(model, self.accelerator, self.feed, phase, size, self.teacher)
+                figures = evaluate(model, self.accelerator, phase, corpora, collators, batch_size, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
                 raise
             self._end(reason)
         for name, value in figures.items():
             if not math.isfinite(value):
-                what = f"the held-out figure {name} is {value} at step {self.step} (phase {phase.name!r})."
-                self._end(ValueError(what), AFTER_DIVERGENCE)
+                error = f"the held-out figure {name} is {value} at step {self.step} (phase {phase.name!r})."
+                self._end(ValueError(error), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)
 
     def _save(self, keep: int) -> None:
         is_finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()]).all()
         if self.accelerator.reduce((~is_finite).float()):  # all processes stop together
-            kept = newest_checkpoint(self.folder) or "the start"
-            error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
-            raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
+            newest = newest_checkpoint(self.folder) or "the start"
+            self._raise(
+                ValueError(
+                    f"Weights are not finite at step {self.step}; the last good state is {newest}. {AFTER_DIVERGENCE}"
+                )
+            )
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress["scheduler"] = self.scheduler.state_dict()
         save_checkpoint(self.accelerator, self.folder, progress, keep)
@@ -355,30 +450,55 @@ class Training:
         with readable(str(checkpoint)):
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
-        self.phase_step, self.step = progress["step_of_phase"], progress["step"]
+        self.phase_step = progress["step_of_phase"]
+        self.step = progress["step"]
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 
     def _stop_if_asked(self, reasons: list[float]) -> None:
         """Ends the run if the processes have `reasons` to stop; see `Stops`."""
-        if reason := self.stops.agreed(reasons):
+        reason = self.stops.agreed(reasons)
+        if reason:
             self._end(reason, "Continue with --resume when the data is back.")
 
     def _end(self, reason: BaseException, advice: str = "Continue with --resume.", saves: bool = True) -> NoReturn:
         """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
-        kept = newest_checkpoint(self.folder)
-        if saves and self.step and (kept is None or kept.name != f"step-{self.step}"):
+        newest = newest_checkpoint(self.folder)
+        if saves and self.step and (newest is None or newest.name != f"step-{self.step}"):
             # after an error, an older checkpoint may be the one that is wanted
             self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
-            kept = newest_checkpoint(self.folder)
+            newest = newest_checkpoint(self.folder)
         if isinstance(reason, Stopped):
             self.report.finish(self.step, reason.signal.name)
             self.accelerator.wait_for_everyone()
             raise Stopped(reason.signal)
-        where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."
-        error = ValueError(f"{reason} {where} {advice}")
+        state = f"Training has stopped at step {self.step}; the newest checkpoint is {newest or 'none'}."
+        error = ValueError(f"{reason} {state} {advice}")
         error.__cause__ = reason
-        raise error if self.accelerator.is_main_process else SystemExit(2)  # one report
+        self._raise(error)
+
+    def _raise(self, error: ValueError) -> NoReturn:
+        """Raises an error in the main process, and ends the others: one report."""
+        if self.accelerator.is_main_process:
+            raise error
+        raise SystemExit(2)
+
+
+class FinishedStep(NamedTuple):
+    """A step: the gradient norm before clipping, and the number of predictions; and numbers of the next step."""
+
+    grad_norm: float
+    predictions: float
+    next_numbers: list[float]
+
+
+def _carry_over(before: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> None:
+    """Continues with the learning rate of an optimizer, and with its moments of the same parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = before.param_groups[0]["lr"]
+        for parameter in group["params"]:
+            if parameter in before.state:
+                optimizer.state[parameter] = before.state[parameter]
 
 
 def may_lack_gradients(model: torch.nn.Module, phase: Phase) -> bool:

@@ -15,9 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crosslingual_zoo.modeling import symmetrization
 from crosslingual_zoo.modeling.symmetrization import wide, wide_type
 from crosslingual_zoo.pretraining import evaluation, training
-from crosslingual_zoo.pretraining.data import tokenized
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data import store
+from crosslingual_zoo.pretraining.data.batches import load_corpora, training_batches
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.zoo_core import provenance
 from crosslingual_zoo.zoo_core.provenance import resident_bytes, run_facts, usable_cores
@@ -111,16 +110,16 @@ def recipe(sample_corpus_dir, sample_tokenizer_dir, tmp_path):
 
 
 def test_pretraining_without_linux(recipe, without_linux, monkeypatch, tmp_path):
-    monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)  # it would tokenize in forks
+    monkeypatch.setattr(store, "ROWS_OF_PROCESS", 20)  # it would tokenize in forks
     training.pretrain(recipe)
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
 
 
 def test_batches_can_be_sent_to_a_worker_that_is_no_fork(recipe, sample_tokenizer):
-    loader = Feed(recipe, load_corpora(recipe, sample_tokenizer), sample_tokenizer).training(recipe.phases[0], 0)
-    draws = next(iter(loader.sampler))
+    loader = training_batches(recipe, 0, load_corpora(recipe, sample_tokenizer), sample_tokenizer)
+    micro_batch = next(iter(loader.sampler))
     sent = pickle.loads(pickle.dumps((loader.dataset, loader.worker_init_fn)))[0]
-    here, there = loader.dataset[draws], sent[draws]
+    here, there = loader.dataset[micro_batch], sent[micro_batch]
     assert here.keys() == there.keys() == {"mlm", "tlm"}
     for name in here:
         assert torch.equal(here[name]["input_ids"], there[name]["input_ids"])

@@ -131,6 +131,21 @@ def model_fingerprint(path: str) -> str:
     return f"hub:{path}@{Path(config).parent.name}"
 
 
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Returns `sha256:...` over all that decides the ids of a text; a copy in another folder has the same."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        options = {
+            name: value for name, value in tokenizer.init_kwargs.items() if not name.endswith(("_path", "_file"))
+        }
+        settings = [type(tokenizer).__name__, tokenizer.get_vocab(), options]
+    else:
+        settings = json.loads(backend.to_str())
+        settings |= {"truncation": None, "padding": None}  # set by calls, and not part of the tokenizer
+    content = json.dumps(settings, sort_keys=True, default=str)
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+
+
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
     """Opens a UTF-8 file to write, in a folder that may be missing; readers see the old file or the whole new one.

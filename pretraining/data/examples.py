@@ -3,10 +3,8 @@
 Recipes are read with this file, so it imports no library that takes seconds.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,45 +18,38 @@ SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
 
 
 @dataclass(slots=True)
-class Example:
-    """A text or a translation pair, as token ids without special tokens.
+class Texts:
+    """Texts or translation pairs, as token ids without special tokens: M examples of any corpora, column by column.
 
-    `example_id` is the same in all runs; the random numbers of the masks depend on it, the corpus' name and the epoch.
+    An id is the same in all runs. The random numbers of an example's masks depend on its corpus, id and epoch.
     """
 
-    sides: list[np.ndarray]  # one or two of (T,) int32
-    name: str  # of the corpus: `en`, `en-de`, `en-de/ntrex`
-    example_id: int
-    epoch: int = 0
+    sides: list[list[np.ndarray]]  # one or two lists of M arrays (T,) int32
+    names: list[str]  # of their corpora: `en`, `en-de`, `en-de/ntrex`
+    ids: np.ndarray  # (M,) int64
+    epochs: np.ndarray  # (M,) int64
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, part: slice) -> "Texts":
+        return Texts([side[part] for side in self.sides], self.names[part], self.ids[part], self.epochs[part])
 
 
-@dataclass(slots=True)
-class Texts:
-    """The examples of a batch, by side: B examples of any corpora."""
+class TextReader(Protocol):
+    """What reads texts: an objective, of which the data knows only this."""
 
-    sides: list[list[np.ndarray]]  # one or two lists of B arrays (T,) int32
-    names: list[str]  # of their corpora
-    ids: np.ndarray  # (B,) int64
-    epochs: np.ndarray  # (B,) int64
+    name: str
+    text: str  # the kind of corpora that it reads
+    apart: bool  # whether the two sides are separate inputs
+    batch_size: int
+    text_length: int  # positions of a row's text, with special tokens
 
-    @classmethod
-    def of(cls, examples: Sequence[Example]) -> "Texts":
-        """Collects examples that have the same number of sides."""
-        return cls(
-            [list(side) for side in zip(*(example.sides for example in examples), strict=True)],
-            [example.name for example in examples],
-            *(np.array([getattr(e, field) for e in examples], dtype=np.int64) for field in ("example_id", "epoch")),
-        )
+    def reads_corpus(self, corpus: Any) -> bool:
+        """Returns whether it reads a corpus."""
 
-    @classmethod
-    def joined(cls, parts: Sequence["Texts"], order: np.ndarray) -> "Texts":
-        """Concatenates the texts of the parts, then puts them in the given order."""
-        names, *sides = (
-            [*chain.from_iterable(lists)] for lists in zip(*([part.names, *part.sides] for part in parts), strict=True)
-        )
-        ids, epochs = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("ids", "epochs"))
-        places = order.tolist()
-        return cls([[side[place] for place in places] for side in sides], [names[at] for at in places], ids, epochs)
+    def sub_batch(self, texts: Texts, key: tuple[int | str, ...], training: bool = True) -> dict:
+        """Masks texts, by random numbers of the key."""
 
 
 def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
@@ -69,38 +60,46 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
 
         backend = tokenizer.backend_tokenizer
         with reading_text(backend):
-            encoded = [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
+            encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+        ids_by_text = [encoding.ids for encoding in encodings]
     else:
-        encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        ids_by_text = encoded["input_ids"]
     # split_special_tokens leaves them to the unigram model, whose vocabulary contains them, too
     special = set(tokenizer.all_special_ids)
-    unknown = tokenizer.unk_token_id
-    return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
+    for number, ids in enumerate(ids_by_text):
+        if not special.isdisjoint(ids):
+            ids_by_text[number] = [tokenizer.unk_token_id if token in special else token for token in ids]
+    return ids_by_text
 
 
-def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
+def cut_pair(lengths_2M: np.ndarray, room: int) -> np.ndarray:
     """Returns (2, M) lengths of pairs after cutting them to `room` tokens in all, always from the longer side."""
-    longer, shorter = lengths.max(0), lengths.min(0)
+    longer_M = lengths_2M.max(0)
+    shorter_M = lengths_2M.min(0)
     # the longer side is cut until both are equal, then they share the room
-    kept_shorter = np.minimum(shorter, room // 2)
-    kept_longer = np.minimum(longer, room - kept_shorter)
-    source_is_longer = lengths[0] >= lengths[1]
-    return np.stack(
-        [np.where(source_is_longer, kept_longer, kept_shorter), np.where(source_is_longer, kept_shorter, kept_longer)]
-    )
+    shorter_M = np.minimum(shorter_M, room // 2)
+    longer_M = np.minimum(longer_M, room - shorter_M)
+    source_is_longer_M = lengths_2M[0] >= lengths_2M[1]
+    source_M = np.where(source_is_longer_M, longer_M, shorter_M)
+    target_M = np.where(source_is_longer_M, shorter_M, longer_M)
+    return np.stack([source_M, target_M])
+
+
+def cut_lengths(lengths_2M: np.ndarray, max_length: int, apart: bool) -> np.ndarray:
+    """Returns (2, M) lengths of pairs after cutting them to rows of `max_length` positions: to one for both sides, or
+    to one for each if they are read apart."""
+    if apart:
+        return np.minimum(lengths_2M, max_length - SPECIALS_OF_TEXT)
+    return cut_pair(lengths_2M, max_length - SPECIALS_OF_PAIR)
 
 
 def cut_sides(sides: list[list[np.ndarray]], max_length: int, apart: bool) -> list[list[np.ndarray]]:
-    """Cuts the two sides of M examples to rows of `max_length` positions: to one for both sides, or to one for each if
-    they are read apart."""
-    lengths = np.array([list(map(len, side)) for side in sides])
-    if apart:
-        kept_lengths = np.minimum(lengths, max_length - SPECIALS_OF_TEXT)
-    else:
-        kept_lengths = cut_pair(lengths, max_length - SPECIALS_OF_PAIR)
+    """Cuts the two sides of M examples as `cut_lengths`."""
+    lengths_2M = np.array([list(map(len, side)) for side in sides])
     cut = []
-    for side, lengths_of_side in zip(sides, kept_lengths.tolist(), strict=True):
-        cut.append([ids[:length] for ids, length in zip(side, lengths_of_side, strict=True)])
+    for side, lengths_M in zip(sides, cut_lengths(lengths_2M, max_length, apart).tolist(), strict=True):
+        cut.append([ids[:length] for ids, length in zip(side, lengths_M, strict=True)])
     return cut
 
 

@@ -3,115 +3,123 @@ shuffled epochs.
 
 The global batch of a step is a pure function of (seed, phase, kind of text, step). Processes and micro-batches only
 divide it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
+
+Legend: `M` examples of some steps, `B` examples of a step or micro-batch, `C` corpora.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from torch.utils.data import Sampler
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
+from crosslingual_zoo.pretraining.data.examples import TextReader
 from crosslingual_zoo.pretraining.data.languages import corpus_probabilities
-from crosslingual_zoo.pretraining.objectives import Collator
-from crosslingual_zoo.pretraining.recipe import Phase
 from crosslingual_zoo.zoo_core.keyed_random import keyed_rng, keyed_seed
 
-UPDATES_AT_ONCE = 4096  # past steps of a resumed run that are counted at once
+PAST_STEPS_AT_ONCE = 4096  # of a resumed run, which are counted at once
+EXAMPLES_AT_ONCE = 8192  # which are drawn at once, because a call for each corpus takes longer than its numbers
 
 
-class Draw(NamedTuple):
-    """One example of a step: training example `row` of a corpus, in its `epoch`."""
+class Drawn(NamedTuple):
+    """Examples of a batch: training example `row` of a corpus, in its `epoch`."""
 
-    objective: str
-    corpus: int  # index into the corpora of the phase
-    epoch: int
-    row: int
+    corpora_B: np.ndarray  # indices into the corpora of the phase
+    epochs_B: np.ndarray
+    rows_B: np.ndarray
+
+    def select(self, examples: slice | np.ndarray) -> "Drawn":
+        """Returns some of the examples."""
+        return Drawn(self.corpora_B[examples], self.epochs_B[examples], self.rows_B[examples])
 
 
-class ObjectivePlan:
-    """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
+class BatchSampler:
+    """The batches of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
-    def __init__(self, seed: int, phase_index: int, objective: Collator, corpora: dict[int, Corpus], alpha: float):
-        """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
+    def __init__(self, key: tuple[int, int], reader: TextReader, corpora: dict[int, Corpus], alpha: float):
+        """`key`: (seed, index of the phase); `corpora`: those that the objective reads, by their index in the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
-        self.key = (seed, phase_index, objective.text)
-        self.name, self.batch_size, self.corpora = objective.name, objective.batch_size, corpora
-        self.indices = list(corpora)
-        self.bounds = corpus_probabilities(list(corpora.values()), alpha).cumsum()[:-1]
-        self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its current epoch, see `_order`
+        self.key = (*key, reader.text)
+        self.batch_size = reader.batch_size
+        self.corpora = list(corpora.values())
+        self.indices_C = np.array(list(corpora))
+        self.bounds_C = corpus_probabilities(self.corpora, alpha).cumsum()[:-1]
+        self.orders: dict[int, tuple[int, np.ndarray]] = {}  # of each corpus, its current epoch, see `_order`
 
-    def choices(self, update: int, count: int = 1) -> np.ndarray:
-        """Returns (count * batch_size,): the corpus of each draw of `count` steps, as an index into `indices`."""
+    def choices(self, step: int, count: int = 1) -> np.ndarray:
+        """Returns (count * batch_size,): the corpus of each example of `count` steps, as an index into `corpora`."""
         # PCG64 advances one step per number, so the numbers of a step do not need those before it
-        bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(update * self.batch_size)
-        return np.searchsorted(self.bounds, np.random.Generator(bits).random(count * self.batch_size), side="right")
+        bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(step * self.batch_size)
+        numbers_M = np.random.Generator(bits).random(count * self.batch_size)
+        return np.searchsorted(self.bounds_C, numbers_M, side="right")
 
-    def counts_before(self, update: int) -> np.ndarray:
-        """Returns how many examples of each corpus the steps before `update` have drawn."""
-        counts = np.zeros(len(self.indices), dtype=np.int64)
-        for start in range(0, update, UPDATES_AT_ONCE):
-            past = self.choices(start, min(UPDATES_AT_ONCE, update - start))
-            counts += np.bincount(past, minlength=len(counts))
-        return counts
+    def counts_before(self, step: int) -> np.ndarray:
+        """Returns (C,): how many examples of each corpus the steps before `step` have drawn."""
+        counts_C = np.zeros(len(self.corpora), dtype=np.int64)
+        for start in range(0, step, PAST_STEPS_AT_ONCE):
+            past_M = self.choices(start, min(PAST_STEPS_AT_ONCE, step - start))
+            counts_C += np.bincount(past_M, minlength=len(counts_C))
+        return counts_C
 
-    def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
-        """Returns the draws of a step, in order, and adds them to `counts`, those of the steps before."""
-        draws = []
-        for choice in self.choices(update).tolist():
-            index, position = self.indices[choice], int(counts[choice])
-            counts[choice] += 1
-            epoch, start, order = self.orders.get(index, (0, 0, ()))
-            if not 0 <= position - start < len(order):
-                self.orders[index] = epoch, start, order = self._order(index, position)
-            draws.append(Draw(self.name, index, epoch, int(order[position - start])))
-        return draws
+    def batches(self, steps: range) -> Iterator[Drawn]:
+        """Yields the examples of each step, the shortest first; of equal length, in the order of their drawing."""
+        counts_C = self.counts_before(steps.start)
+        steps_at_once = max(1, EXAMPLES_AT_ONCE // self.batch_size)
+        for start in range(steps.start, steps.stop, steps_at_once):
+            count = min(steps_at_once, steps.stop - start)
+            choice_M = self.choices(start, count)
+            drawn, lengths_M = self._draw(choice_M, counts_C)
+            counts_C += np.bincount(choice_M, minlength=len(counts_C))
+            orders = lengths_M.reshape(count, self.batch_size).argsort(axis=1, kind="stable")
+            for number, order_B in enumerate(orders):
+                yield drawn.select(number * self.batch_size + order_B)
 
-    def _order(self, index: int, position: int) -> tuple[int, int, np.ndarray]:
-        """Returns the epoch of a position in a corpus, the position of the epoch's start, and the order of its rows."""
-        corpus = self.corpora[index]
-        epoch = position // len(corpus.lengths)
-        numbers = np.arange(len(corpus.lengths), dtype=np.min_scalar_type(len(corpus.lengths)))
-        order = keyed_rng(*self.key, "order", corpus.name, epoch).permutation(numbers)
-        return epoch, epoch * len(numbers), order
+    def _draw(self, choice_M: np.ndarray, counts_C: np.ndarray) -> tuple[Drawn, np.ndarray]:
+        """Returns the next examples of the chosen corpora, of which `counts_C` are drawn already, and their lengths."""
+        epoch_M = np.empty(len(choice_M), dtype=np.int64)
+        row_M = np.empty(len(choice_M), dtype=np.int64)
+        length_M = np.empty(len(choice_M), dtype=np.int64)
+        for choice in np.unique(choice_M).tolist():
+            is_chosen = choice_M == choice
+            corpus = self.corpora[choice]
+            positions = counts_C[choice] + np.arange(np.count_nonzero(is_chosen))
+            epochs = positions // len(corpus.training)
+            rows = np.concatenate([self._rows(choice, epoch, positions) for epoch in np.unique(epochs).tolist()])
+            epoch_M[is_chosen] = epochs
+            row_M[is_chosen] = rows
+            length_M[is_chosen] = corpus.training[rows].lengths
+        return Drawn(self.indices_C[choice_M], epoch_M, row_M), length_M
 
-    def length(self, draw: Draw) -> int:
-        """Returns the number of tokens of an example."""
-        return int(self.corpora[draw.corpus].lengths[draw.row])
+    def _rows(self, choice: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Returns the rows of a corpus at those of the consecutive `positions` that are in an epoch."""
+        if self.orders.get(choice, (None, None))[0] != epoch:
+            self.orders[choice] = (epoch, self._order(self.corpora[choice], epoch))
+        order = self.orders[choice][1]
+        first = int(positions[0]) - epoch * len(order)
+        return order[max(first, 0) : first + len(positions)]
+
+    def _order(self, corpus: Corpus, epoch: int) -> np.ndarray:
+        """Returns the order of a corpus' examples in an epoch, in as few bytes as their numbers need."""
+        num_examples = len(corpus.training)
+        order = np.arange(num_examples, dtype=np.min_scalar_type(num_examples))
+        keyed_rng(*self.key, "order", corpus.name, epoch).shuffle(order)
+        return order
 
 
-@dataclass
-class UpdateSampler(Sampler[list[Draw]]):
-    """Batches of draws for one process: for each step from `start_update`, one list per micro-batch.
+def micro_batches(
+    samplers: dict[str, BatchSampler], steps: range, num_processes: int, process_index: int, accumulation: int
+) -> Iterator[dict[str, Drawn]]:
+    """Yields the micro-batches of one process, `accumulation` for each step: the examples of each objective.
 
-    The global batch of each objective is sorted by length, so that the examples of a micro-batch have similar lengths
-    and little padding. It is cut into `accumulation` contiguous micro-batches, and the processes
-    get the examples of each micro-batch in turn. One list has the draws of all objectives, in the order of the phase.
+    A batch, sorted by length, is cut into contiguous micro-batches, so that the examples of one have similar lengths
+    and little padding. The processes get the examples of each micro-batch in turn.
     """
-
-    plans: list[ObjectivePlan]
-    phase: Phase
-    start_update: int
-    num_processes: int
-    process_index: int
-    accumulation: int
-
-    def __len__(self) -> int:
-        return (self.phase.steps - self.start_update) * self.accumulation
-
-    def __iter__(self) -> Iterator[list[Draw]]:
-        counts = [plan.counts_before(self.start_update) for plan in self.plans]
-        for update in range(self.start_update, self.phase.steps):
-            shares = [self._share(plan, plan.draws(update, c)) for plan, c in zip(self.plans, counts, strict=True)]
-            for micro_batches in zip(*shares, strict=True):
-                yield [draw for micro_batch in micro_batches for draw in micro_batch]
-
-    def _share(self, plan: ObjectivePlan, draws: list[Draw]) -> list[list[Draw]]:
-        """Returns this process's part of each micro-batch of a step."""
-        draws = sorted(draws, key=plan.length)  # stable: ties stay in the order of the draws
-        ends = [len(draws) * part // self.accumulation for part in range(self.accumulation + 1)]
-        return [
-            draws[start:end][self.process_index :: self.num_processes]
-            for start, end in zip(ends[:-1], ends[1:], strict=True)
-        ]
+    for batches in zip(*(sampler.batches(steps) for sampler in samplers.values()), strict=True):
+        for number in range(accumulation):
+            micro_batch = {}
+            for name, batch in zip(samplers, batches, strict=True):
+                batch_size = samplers[name].batch_size
+                start = batch_size * number // accumulation
+                stop = batch_size * (number + 1) // accumulation
+                micro_batch[name] = batch.select(slice(start + process_index, stop, num_processes))
+            yield micro_batch

@@ -273,6 +273,6 @@ def _join(source: Source, column: str) -> None:
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
         raise ValueError(f"{where}: no {column} is in both tables, which begin with {first}.")
-    source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
+    source.alignment = np.stack([matched.astype(np.int32), found.drop_null().to_numpy()])
     for language, values in zip(source.corpus.codes, ids, strict=True):
         source.counts[f"unmatched_{language}"] = len(values) - len(matched)

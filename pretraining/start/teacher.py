@@ -19,14 +19,13 @@ import numpy as np
 import torch
 
 from crosslingual_zoo.modeling.configuration_encoder import longest_input
-from crosslingual_zoo.pretraining.data.tokenized import tokenizer_fingerprint
 from crosslingual_zoo.pretraining.objectives import Objective
 from crosslingual_zoo.pretraining.recipe import Teacher
 from crosslingual_zoo.pretraining.start.pretrained import Pretrained
 from crosslingual_zoo.pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from crosslingual_zoo.pretraining.start.vocabulary_matching import match_vocabularies
 from crosslingual_zoo.zoo_core.masking import IGNORED
-from crosslingual_zoo.zoo_core.provenance import model_fingerprint
+from crosslingual_zoo.zoo_core.provenance import model_fingerprint, tokenizer_fingerprint
 from crosslingual_zoo.zoo_core.token_offsets import untrimmed_offsets
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ def main(argv: list[str] | None = None) -> None:
     with stop_signals("run the same command to continue: finished parts are kept"), user_errors():
         recipe.check()
         say_loading("the corpora")
-        from crosslingual_zoo.pretraining.data.corpora import (
-            load_corpora,  # after --help: the libraries take seconds to import
-        )
+        # after --help: the libraries take seconds to import
+        from crosslingual_zoo.pretraining.data.batches import load_corpora
         from crosslingual_zoo.pretraining.start.initialization import Start
         from crosslingual_zoo.zoo_core.console import quiet_libraries
 

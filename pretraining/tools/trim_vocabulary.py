@@ -73,7 +73,8 @@ def main(argv: list[str] | None = None) -> None:
         require_empty(folder)
         say_loading(recipe.model.start_from)
         from crosslingual_zoo.pretraining.checkpoints import save_model_folder
-        from crosslingual_zoo.pretraining.data.corpora import load_corpora, tokens_of_text
+        from crosslingual_zoo.pretraining.data.batches import load_corpora
+        from crosslingual_zoo.pretraining.data.corpora import tokens_of_text
         from crosslingual_zoo.pretraining.start.initialization import Start
         from crosslingual_zoo.zoo_core.console import quiet_libraries
 

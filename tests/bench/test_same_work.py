@@ -7,7 +7,6 @@ import torch
 from bench import collators
 from bench import masked_lm_step as mlm
 from bench._common import median_ratio, peak_bytes
-from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 
 SIZE = mlm.Size(layers=1, hidden=64, vocab=300)
@@ -17,7 +16,7 @@ PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
 def test_masked_lm_steps_read_the_same_rows():
     tokenizer, rng = mlm.made_up_tokenizer(SIZE.vocab), np.random.default_rng(0)
     examples = mlm.made_up_examples(PAIRS, SIZE.vocab, rng)
-    ours = OBJECTIVES["tlm"](tokenizer, mask_probability=mlm.PREDICTED).sub_batch(Texts.of(examples), ("bench",))
+    ours = OBJECTIVES["tlm"](tokenizer, mask_probability=mlm.PREDICTED).sub_batch(examples, ("bench",))
     gold = torch.where(ours["labels"] != -100, ours["labels"], ours["input_ids"])
     for row, peer in zip(range(len(PAIRS)), mlm.features(examples, tokenizer), strict=True):
         length = len(peer["input_ids"])

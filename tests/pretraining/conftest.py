@@ -69,11 +69,21 @@ def examples_of():
     """`examples_of(corpus)`: the token ids of the sides of each training example, as lists."""
 
     def examples(corpus) -> list[list[list[int]]]:
-        count = len(corpus.lengths)
-        sides = corpus.read(np.zeros(count, dtype=int), np.arange(count)).sides
-        return [[tokens.tolist() for tokens in of_example] for of_example in zip(*sides, strict=True)]
+        count = len(corpus.training)
+        return sides_of(corpus.read(np.zeros(count, dtype=int), np.arange(count)))
 
     return examples
+
+
+@pytest.fixture(scope="session")
+def held_out_of():
+    """`held_out_of(corpus)`: the token ids of the sides of each held-out example, as lists."""
+    return lambda corpus: sides_of(corpus.held_out)
+
+
+def sides_of(texts) -> list[list[list[int]]]:
+    examples = zip(*texts.sides, strict=True)
+    return [[tokens.tolist() for tokens in example] for example in examples]
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
-from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.data.batches import held_out_batches, load_corpora, phase_collators
 from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator, length_of_text, pseudo_count
 from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
@@ -22,6 +20,7 @@ from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.pretraining.made_texts import Example, texts_of
 
 CORPORA = [
     SimpleNamespace(name="en", languages=["en"], size=100, kind="monolingual"),
@@ -41,7 +40,7 @@ def pair(number, lengths, tokenizer, name="en-de"):
 
 def sub_batch_of(tokenizer, examples, objective, training=True):
     collator = replace(objective, tokenizer=tokenizer, languages=LANGUAGES)
-    return collator.sub_batch(Texts.of(examples), (1, 0), training)
+    return collator.sub_batch(texts_of(examples), (1, 0), training)
 
 
 def rows_of(tokenizer, examples, objective):
@@ -172,8 +171,9 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
         phase, size = recipe.phases[number], recipe.evaluation.batch_size
-        feed = Feed(recipe, [corpora[name]], sample_tokenizer, model.config)
-        batch = next(feed.held_out(phase, feed.collators(phase)[objective], size))
+        languages = Languages.of(model.config, [corpora[name]], recipe.alpha)
+        collator = phase_collators(phase, sample_tokenizer, languages)[objective]
+        batch = next(held_out_batches([corpora[name]], collator, size))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
             loss = model(**fields).loss.item()

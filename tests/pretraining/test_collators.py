@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 from bench.masked_lm_step import made_up_tokenizer
 from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig
 from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining
-from crosslingual_zoo.pretraining.data.examples import Example, Texts, cut_pair, encode_texts, random_window
+from crosslingual_zoo.pretraining.data.examples import cut_pair, encode_texts, random_window
 from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator
@@ -24,6 +24,7 @@ from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
 from crosslingual_zoo.pretraining.rows import inputs_of, lay_out
 from crosslingual_zoo.zoo_core.masking import IGNORED
+from tests.pretraining.made_texts import Example, texts_of
 
 COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
@@ -89,7 +90,7 @@ def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
     collator = kind(sample_tokenizer, **options)
 
     def collate(some):
-        return collator.sub_batch(Texts.of(some), (1, 0))
+        return collator.sub_batch(texts_of(some), (1, 0))
 
     together = collate(examples)
     wanted = ROW_FIELDS | ({"language_ids"} if has_languages else set()) | ({"draws"} if name == "tlm" else set())
@@ -110,7 +111,7 @@ def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
 
 def test_mask_depends_on_seed_epoch_objective_corpus_and_example(sample_tokenizer):
     def labels(key=(1, 0), corpus="en", number=0, epoch=0, name="mlm"):
-        texts = Texts.of([Example([np.arange(10, 30)], corpus, number, epoch=epoch)])
+        texts = texts_of([Example([np.arange(10, 30)], corpus, number, epoch=epoch)])
         return COLLATORS[name](sample_tokenizer, mask_probability=HALF).sub_batch(texts, key)["labels"]
 
     assert torch.equal(labels(), labels())
@@ -120,7 +121,7 @@ def test_mask_depends_on_seed_epoch_objective_corpus_and_example(sample_tokenize
 
 def test_mask_of_the_two_sides_is_their_own(sample_tokenizer):
     side = np.arange(10, 200)
-    texts = Texts.of([Example([side, side], "en-de", 0)])
+    texts = texts_of([Example([side, side], "en-de", 0)])
     batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, mask_probability=HALF).sub_batch(texts, (1, 0))
     assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
     assert set(batch) == {"x", "y", "corpus_names", "examples"}
@@ -134,7 +135,7 @@ def test_mask_never_takes_unknown_and_special_tokens(sample_tokenizer):
     assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
-    texts = Texts.of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)])
+    texts = texts_of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)])
     fields = collate.sub_batch(texts, (1,))
     assert fields["labels"].tolist() == [[IGNORED, IGNORED, 50, IGNORED, IGNORED]]
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text

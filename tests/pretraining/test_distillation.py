@@ -10,13 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
-from crosslingual_zoo.pretraining.data.examples import Example, Texts, encode_texts
+from crosslingual_zoo.pretraining.data.examples import encode_texts
 from crosslingual_zoo.pretraining.objectives.kd import Kd
 from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 from crosslingual_zoo.pretraining.recipe import Teacher
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel, text_of, words_of_text
 from crosslingual_zoo.pretraining.start.token_texts import Subword
 from crosslingual_zoo.pretraining.tracking import read_events
+from tests.pretraining.made_texts import Example, texts_of
 
 TEXTS = [
     "On the way, the train was late and we were not in the house.",
@@ -32,7 +33,7 @@ def teacher_of(path, student, temperature=1.0):
 def batch_of(texts, tokenizer, names=("en", "en", "en"), probability=0.3):
     ids = encode_texts(texts, tokenizer)
     examples = [Example([np.array(of)], name, row) for row, (of, name) in enumerate(zip(ids, names, strict=False))]
-    return {"mlm": MlmCollator(tokenizer, mask_probability=probability).sub_batch(Texts.of(examples), (1, 0))}
+    return {"mlm": MlmCollator(tokenizer, mask_probability=probability).sub_batch(texts_of(examples), (1, 0))}
 
 
 def predict(fields, tokenizer, rows_and_columns):

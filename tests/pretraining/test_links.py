@@ -11,8 +11,7 @@ from torch.nn.functional import binary_cross_entropy
 from crosslingual_zoo.modeling.configuration_xlm_align import XlmAlignConfig
 from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining
 from crosslingual_zoo.modeling.word_alignment import WordAligner
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.batches import load_corpora, training_batches
 from crosslingual_zoo.pretraining.objectives.links import LinksCollator
 from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 
@@ -145,7 +144,7 @@ def test_links_collator_measures_the_aligner_s_aer(examples, files, recipe_of, m
     evaluation = {"held_out_fraction": 0.5}
     recipe = recipe_of({"word_links": {"batch_size": 4, "max_length": 128}}, linked=[table], evaluation=evaluation)
     (corpus,) = load_corpora(recipe, sample_tokenizer)
-    held_out = [examples[example.example_id] for example in corpus.held_out]
+    held_out = [examples[number] for number in corpus.held_out.ids]
     assert 4 < len(held_out) < 16
     with torch.no_grad():
         found = LinksCollator(sample_tokenizer, max_length=128).measure(model, Accelerator(cpu=True), corpus, 3)
@@ -164,7 +163,7 @@ def test_links_collator_of_a_table_without_links(examples, files, recipe_of, sam
     tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
     recipe = recipe_of({"word_links": {"batch_size": 64, "max_length": 128}}, linked=tables)
     corpora = load_corpora(recipe, sample_tokenizer)
-    batch = next(iter(Feed(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
+    batch = next(iter(training_batches(recipe, 0, corpora, sample_tokenizer)))["word_links"]
     has_links = torch.zeros(64, dtype=torch.bool)
     has_links[batch["links"][:, 0]] = True
     assert has_links.tolist() == [name == "en-de/a" for name in batch["corpus_names"]]

@@ -9,8 +9,7 @@ import torch
 from crosslingual_zoo.pretraining import costs as costs_module
 from crosslingual_zoo.pretraining import plan
 from crosslingual_zoo.pretraining.costs import measure, part_of_step, span, state_bytes, tokens_of
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
@@ -33,15 +32,16 @@ def timed(recipe_file, sample_tokenizer, monkeypatch):
 
     def costs_of(durations: list[float], first_steps: list[list[dict]], *overrides: str):
         recipe = load_recipe(Recipe, recipe_file, [PHASES, *overrides])
-        feed = Feed(recipe, load_corpora(recipe, sample_tokenizer), sample_tokenizer)
+        corpora = load_corpora(recipe, sample_tokenizer)
         asked = []
 
         def time_steps(index, micro_batches):
             asked.append(micro_batches)
             return durations
 
-        accelerator = SimpleNamespace(device=torch.device("cpu"))
-        shared = {"recipe": recipe, "feed": feed, "accelerator": accelerator, "time_steps": time_steps}
+        accelerator = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0)
+        shared = {"recipe": recipe, "corpora": corpora, "tokenizer": sample_tokenizer, "config": None}
+        shared |= {"accelerator": accelerator, "time_steps": time_steps}
         return measure(SimpleNamespace(model=torch.nn.Linear(2, 3), **shared), first_steps), asked
 
     return costs_of

@@ -3,10 +3,12 @@ import collections
 import numpy as np
 import pytest
 
+from crosslingual_zoo.pretraining.data import sampling
+from crosslingual_zoo.pretraining.data.example_index import ExampleIndex
 from crosslingual_zoo.pretraining.data.languages import sampling_probabilities
-from crosslingual_zoo.pretraining.data.sampling import ObjectivePlan, UpdateSampler, corpus_probabilities
+from crosslingual_zoo.pretraining.data.sampling import BatchSampler, corpus_probabilities, micro_batches
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
-from crosslingual_zoo.pretraining.recipe import Phase
+from crosslingual_zoo.zoo_core.keyed_random import keyed_rng
 
 
 class Counted:
@@ -15,19 +17,22 @@ class Counted:
     def __init__(self, name, examples):
         self.name, self.size = name, examples
         self.languages = name.partition("/")[0].split("-")
-        self.lengths = np.random.default_rng(examples).integers(3, 60, examples)
+        stops = np.random.default_rng(examples).integers(3, 60, (1, examples))
+        self.training = ExampleIndex(np.arange(examples), np.arange(examples)[None], np.zeros_like(stops), stops)
+        self.lengths = self.training.lengths
 
 
 CORPORA = {0: Counted("en", 900), 1: Counted("de", 300), 3: Counted("sw", 20)}
 
 
-def plan(corpora=CORPORA, seed=1, phase=0, name="mlm", batch_size=16, alpha=0.7):
-    return ObjectivePlan(seed, phase, OBJECTIVES[name](batch_size=batch_size), corpora, alpha)
+def sampler_of(corpora=CORPORA, seed=1, phase=0, name="mlm", batch_size=16, alpha=0.7):
+    return BatchSampler((seed, phase), OBJECTIVES[name](batch_size=batch_size), corpora, alpha)
 
 
-def draws_of(a_plan, updates, start=0):
-    counts = a_plan.counts_before(start)
-    return [a_plan.draws(update, counts) for update in range(start, updates)]
+def drawn_of(sampler, updates, start=0):
+    """[(corpus, epoch, row)] of each step."""
+    batches = sampler.batches(range(start, updates))
+    return [list(zip(*(column.tolist() for column in batch), strict=True)) for batch in batches]
 
 
 def test_corpus_probabilities_of_a_pair_are_shared_by_size():
@@ -41,55 +46,74 @@ def test_corpus_probabilities_of_a_pair_are_shared_by_size():
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])
 def test_draws_follow_the_formula(alpha):
-    drawn = plan(batch_size=64, alpha=alpha).choices(0, 1000)
+    drawn = sampler_of(batch_size=64, alpha=alpha).choices(0, 1000)
     shares = np.bincount(drawn, minlength=3) / len(drawn)
     wanted = sampling_probabilities([900, 300, 20], alpha)
     assert np.abs(shares - wanted).max() < 4 * np.sqrt(0.25 / len(drawn))
 
 
 def test_draws_of_an_update_are_a_pure_function_of_its_number():
-    whole = draws_of(plan(), 40)
-    assert draws_of(plan(), 40, start=25) == whole[25:]
-    assert draws_of(plan(), 40, start=39) == whole[39:]
+    whole = drawn_of(sampler_of(), 40)
+    assert drawn_of(sampler_of(), 40, start=25) == whole[25:]
+    assert drawn_of(sampler_of(), 40, start=39) == whole[39:]
     # the past is counted in parts
-    many = plan(batch_size=3)
+    many = sampler_of(batch_size=3)
     assert (many.counts_before(10_000) == np.bincount(many.choices(0, 10_000), minlength=3)).all()
 
 
+@pytest.mark.parametrize("at_once", [1, 16, 100])
+def test_draws_are_the_same_in_parts_of_any_size(at_once, monkeypatch):
+    whole = drawn_of(sampler_of(), 40)
+    monkeypatch.setattr(sampling, "EXAMPLES_AT_ONCE", at_once)
+    assert drawn_of(sampler_of(), 40) == whole
+
+
+def test_draws_follow_their_definition():
+    """One by one: the corpus by its number, then its next row in the order of its epoch; sorted by length."""
+    sampler, counts = sampler_of(), dict.fromkeys(CORPORA, 0)
+    for step, batch in enumerate(drawn_of(sampler_of(), 30)):
+        wanted = []
+        for choice in sampler.choices(step).tolist():
+            index = list(CORPORA)[choice]
+            corpus = CORPORA[index]
+            epoch, position = divmod(counts[index], len(corpus.lengths))
+            order = keyed_rng(1, 0, "monolingual", "order", corpus.name, epoch).permutation(len(corpus.lengths))
+            wanted.append((index, epoch, int(order[position])))
+            counts[index] += 1
+        assert batch == sorted(wanted, key=lambda drawn: CORPORA[drawn[0]].lengths[drawn[2]])
+
+
 def test_draws_of_other_seeds_phases_and_objectives():
-    first = draws_of(plan(), 3)
-    for other in (plan(seed=2), plan(phase=1), plan(name="tlm")):
-        drawn = draws_of(other, 3)
-        assert [[d._replace(objective="mlm") for d in update] for update in drawn] != first
+    first = drawn_of(sampler_of(), 3)
+    for other in (sampler_of(seed=2), sampler_of(phase=1), sampler_of(name="tlm")):
+        assert drawn_of(other, 3) != first
 
 
 def test_draws_of_objectives_of_the_same_text():
-    tlm, ca_mlm = ([draw[1:] for draw in draws_of(plan(name=name), 1)[0]] for name in ("tlm", "ca_mlm_pairs"))
+    tlm, ca_mlm = (drawn_of(sampler_of(name=name), 1) for name in ("tlm", "ca_mlm_pairs"))
     assert tlm == ca_mlm
 
 
 def test_draws_visit_every_example_once_an_epoch():
     by_epoch = collections.defaultdict(list)
     small = {0: Counted("sw", 23)}
-    for draw in sum(draws_of(plan(small), 23), []):
-        by_epoch[draw.epoch].append(draw.row)
+    for _, epoch, row in sum(drawn_of(sampler_of(small), 23), []):
+        by_epoch[epoch].append(row)
     assert len(by_epoch) == 16
     for rows in by_epoch.values():
         assert sorted(rows) == list(range(23))
     assert by_epoch[0] != by_epoch[1]
 
 
-def test_sampler_micro_batches_hold_examples_of_like_length():
-    objectives = {name: OBJECTIVES[name](batch_size=16) for name in ("mlm", "tlm")}
+def test_micro_batches_hold_examples_of_like_length():
     read = {"mlm": CORPORA, "tlm": {2: Counted("en-de", 100)}}
-    plans = [ObjectivePlan(1, 0, objective, read[name], 0.7) for name, objective in objectives.items()]
-    phase = Phase(name="a", steps=5, objectives=objectives, learning_rate=1.0)
-    sampler = UpdateSampler(plans, phase, 0, num_processes=1, process_index=0, accumulation=2)
-    assert len(list(sampler)) == len(sampler) == 10
-    for first, second in zip(*[iter(sampler)] * 2, strict=True):
+    samplers = {name: sampler_of(read[name], name=name) for name in ("mlm", "tlm")}
+    batches = list(micro_batches(samplers, range(5), num_processes=1, process_index=0, accumulation=2))
+    assert len(batches) == 10 and all(list(batch) == ["mlm", "tlm"] for batch in batches)
+    for first, second in zip(batches[::2], batches[1::2], strict=True):
         for name in ("mlm", "tlm"):
             before, after = (
-                [read[name][draw.corpus].lengths[draw.row] for draw in micro_batch if draw.objective == name]
-                for micro_batch in (first, second)
+                [read[name][corpus].lengths[row] for corpus, _, row in zip(*batch[name], strict=True)]
+                for batch in (first, second)
             )
             assert max(before) <= min(after) and len(before) == len(after) == 8

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from crosslingual_zoo.pretraining.data.examples import Example, Texts
 from crosslingual_zoo.pretraining.objectives.tlm import TlmCollator
 from crosslingual_zoo.pretraining.tracking import read_events
+from tests.pretraining.made_texts import Example, texts_of
 
 
 def test_dwa_has_no_rows_of_its_own_and_leaves_tlm_s_as_they_are(sample_tokenizer):
     rng = np.random.default_rng(0)
     examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
     plain, read = (TlmCollator(sample_tokenizer, draws=draws) for draws in (False, True))
-    without, tlm = (collator.sub_batch(Texts.of(examples), (1, 0)) for collator in (plain, read))
+    without, tlm = (collator.sub_batch(texts_of(examples), (1, 0)) for collator in (plain, read))
     draws = tlm.pop("draws")
     assert without.keys() == tlm.keys()
     assert all((without[name] == tlm[name]).all() for name in ("input_ids", "labels"))

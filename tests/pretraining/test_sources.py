@@ -1,6 +1,6 @@
 import pytest
 
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.data.examples import encode_texts
 from crosslingual_zoo.pretraining.data.sources import open_sources, row_key, training_texts
 from crosslingual_zoo.pretraining.recipe import Phase
@@ -47,7 +47,9 @@ KINDS_OF_PAIRS = ("joined", "line by line", "one table", "one column")
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_PAIRS)
-def test_mlm_reads_both_sides_of_bitext_alone(kind, files, sample, recipe_of, sample_tokenizer, examples_of):
+def test_mlm_reads_both_sides_of_bitext_alone(
+    kind, files, sample, recipe_of, sample_tokenizer, examples_of, held_out_of
+):
     """The texts, ids and held-out rows are those of the same text under `monolingual`."""
     tables = {language: load_table(Table(**sample(language))) for language in ("en", "de")}
     rows = [
@@ -75,12 +77,10 @@ def test_mlm_reads_both_sides_of_bitext_alone(kind, files, sample, recipe_of, sa
     ]
     for corpus, other in zip(corpora, expected, strict=True):
         assert examples_of(corpus) == examples_of(other)
-        held_out = [[example.example_id, *(side.tolist() for side in example.sides)] for example in corpus.held_out]
-        assert held_out == [
-            [example.example_id, *(side.tolist() for side in example.sides)] for example in other.held_out
-        ]
+        assert corpus.held_out.ids.tolist() == other.held_out.ids.tolist()
+        assert held_out_of(corpus) == held_out_of(other)
     texts_of_training = {tuple(side) for pair in examples_of(corpora[-1]) for side in pair}
-    texts_held_out = {tuple(example.sides[0].tolist()) for corpus in corpora[:2] for example in corpus.held_out}
+    texts_held_out = {tuple(text) for corpus in corpora[:2] for (text,) in held_out_of(corpus)}
     assert texts_held_out and not texts_held_out & texts_of_training
 
 
@@ -113,7 +113,7 @@ def test_open_sources_join_keeps_common_ids_and_counts_the_others(files, recipe_
     assert decoded == [["3", "3"], ["5", "5"]]
 
 
-def test_open_sources_holds_out_rows_everywhere(sample, recipe_of, sample_tokenizer, examples_of):
+def test_open_sources_holds_out_rows_everywhere(sample, recipe_of, sample_tokenizer, examples_of, held_out_of):
     monolingual = [{"language": lang, **sample(lang)} for lang in ("en", "de")]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
     recipe = recipe_of(
@@ -130,20 +130,20 @@ def test_open_sources_holds_out_rows_everywhere(sample, recipe_of, sample_tokeni
 
     for corpus, lang in ((en, "en"), (de, "de")):
         train = [tokens for (tokens,) in examples_of(corpus)]
-        whole = [e.sides[0].tolist() for e in corpus.held_out]
+        whole = [text for (text,) in held_out_of(corpus)]
         # texts of more than a window appear in parts, so only the beginnings are compared
         assert not {tuple(tokens(lang, i)[:30]) for i in held_ids} & {tuple(ids[:30]) for ids in train}
         assert [ids[:30] for ids in whole][:3] == [tokens(lang, i)[:30] for i in held_ids][:3]
         assert corpus.counts["held_out"] == len(held_ids)
     pairs = [[tokens("en", i), tokens("de", i)] for i in held_ids]
-    assert [[s.tolist() for s in e.sides] for e in pair.held_out] == pairs[:10]
+    assert held_out_of(pair) == pairs[:10]
     assert pair.size == 240 - len(held_ids) and not any(sides in pairs for sides in examples_of(pair))
 
     texts = list(training_texts(open_sources(recipe.named_corpora()), 0.2))
     assert len(texts) == len(set(texts)) == 2 * (240 - len(held_ids))  # the pair's tables are not read again
 
 
-def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_tokenizer):
+def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_tokenizer, held_out_of):
     rows = [{"id": 1000 - n, "verse": f"v{n}", "text": f"sentence number {n}"} for n in range(100)]
     paths = [files.jsonl(f"{lang}.jsonl", rows) for lang in ("en", "de")]
     recipe = recipe_of(
@@ -154,7 +154,7 @@ def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_to
     )
     mono, pair = load_corpora(recipe, sample_tokenizer)
     assert len(mono.held_out) > 5
-    assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[0].tolist() for e in pair.held_out]
+    assert [text for (text,) in held_out_of(mono)] == [x for x, _ in held_out_of(pair)]
 
 
 def pair(**tables):

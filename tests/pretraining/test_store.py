@@ -13,11 +13,12 @@ import datasets
 import pytest
 
 from crosslingual_zoo.pretraining.checkpoints import check_same_data, data_facts
-from crosslingual_zoo.pretraining.data import sources, tokenized
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data import readings, sources, store
+from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.data.examples import encode_texts
+from crosslingual_zoo.pretraining.data.readings import READINGS, reading_fingerprint
 from crosslingual_zoo.pretraining.data.sources import open_sources
-from crosslingual_zoo.pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
+from crosslingual_zoo.pretraining.data.store import tokenize_column
 from crosslingual_zoo.pretraining.tools import prepare
 from crosslingual_zoo.zoo_core.provenance import write_json
 
@@ -49,7 +50,9 @@ def tokenized_texts(monkeypatch):
     return texts
 
 
-def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, examples_of, monkeypatch):
+def test_load_corpora_stream_is_its_first_rows(
+    files, recipe_of, sample_tokenizer, examples_of, held_out_of, monkeypatch
+):
     """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
     pairs = zip(lines_of(200, 1), lines_of(200, 2), strict=True)
     rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
@@ -65,7 +68,7 @@ def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenize
         return load_corpora(recipe, sample_tokenizer)
 
     def texts_of(corpus):
-        return examples_of(corpus), [[side.tolist() for side in example.sides] for example in corpus.held_out]
+        return examples_of(corpus), held_out_of(corpus)
 
     part = corpora_of(files.jsonl("part.jsonl", rows[:80]), {})
     streamed = files.jsonl("whole.jsonl", rows), {"streaming": True}
@@ -82,7 +85,7 @@ def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer
     def column_of(lines, tokenizer=sample_tokenizer):
         recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
         side = open_sources(recipe.named_corpora())[0].sides[0]
-        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en").rows["ids"][:]
+        return tokenize_column(side, tokenizer, reading_fingerprint(tokenizer), "en").rows["ids"][:]
 
     first = column_of(["Rain.", "Sun and rain."])
     tokenized_texts.clear()
@@ -110,7 +113,7 @@ def test_a_changed_rule_gives_new_ids_and_ends_a_resume(
     monkeypatch.setitem(
         READINGS, "text", lambda texts, tokenizer: [[7, *ids] for ids in encode_texts(texts, tokenizer)]
     )
-    monkeypatch.setattr(tokenized, "READING_VERSION", tokenized.READING_VERSION + 1)
+    monkeypatch.setattr(readings, "READING_VERSION", readings.READING_VERSION + 1)
     after, changed = read()
     assert after == [[[7, *ids] for ids in sides] for sides in before]
     with pytest.raises(ValueError, match="tokenizer"):
@@ -121,7 +124,7 @@ def test_reading_version_is_raised_with_the_rules(tokenizer_of):
     """These are the ids of version 1. If they change, raise READING_VERSION, and write the new ones here."""
     tokenizer = tokenizer_of("unigram", ["▁", "▁a", "▁b", "b", "c", "▁ab"])
     texts = ["a b ab", "abc  </s> ", None, "a\tb\u200bc <mask>"]
-    assert tokenized.READING_VERSION == 1
+    assert readings.READING_VERSION == 1
     ids = [[5, 6, 9], [9, 8, 4, 3], [], [5, 6, 3, 8, 4, 3]]
     assert READINGS["text"](texts, tokenizer) == READINGS["words"](texts, tokenizer) == ids
     assert READINGS["word numbers"](texts, tokenizer) == [[0, 1, 2], [0, 0, 1, 1], [], [0, 1, 1, 1, 2, 2]]
@@ -132,7 +135,7 @@ def test_reading_version_is_raised_with_the_rules(tokenizer_of):
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_of, cache, monkeypatch, processes):
-    monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
+    monkeypatch.setattr(store, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
     recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
@@ -144,12 +147,12 @@ def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_
 # argv: a recipe of more rows than one process tokenizes; the first one kills the main process
 KILLED = """
 import os, signal, sys, time
-from crosslingual_zoo.pretraining.data import tokenized
+from crosslingual_zoo.pretraining.data import store
 from crosslingual_zoo.pretraining.tools import prepare
-tokenized.ROWS_OF_PROCESS = 20
-tokenized.usable_cores = lambda: 3
+store.ROWS_OF_PROCESS = 20
+store.usable_cores = lambda: 3
 main_process = os.getpid()
-tokenized.READINGS["text"] = lambda texts, tokenizer: os.kill(main_process, signal.SIGKILL) or time.sleep(100)
+store.READINGS["text"] = lambda texts, tokenizer: os.kill(main_process, signal.SIGKILL) or time.sleep(100)
 prepare.main(["--config", sys.argv[1]])
 """
 

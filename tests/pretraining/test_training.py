@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from crosslingual_zoo.pretraining import training
 from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, newest_checkpoint
-from crosslingual_zoo.pretraining.data.batches import Feed
-from crosslingual_zoo.pretraining.data.corpora import load_corpora
+from crosslingual_zoo.pretraining.data.batches import load_corpora, training_batches
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.pretraining.tracking import read_events
@@ -30,7 +29,7 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     model = start.build_model(start.build_config(tokenizer))
     corpora = load_corpora(recipe, tokenizer)
     loss_sum, count = 0.0, 0
-    for batch in Feed(recipe, corpora, tokenizer).training(recipe.phases[0], 0):
+    for batch in training_batches(recipe, 0, corpora, tokenizer):
         aligned = model(**batch, objective_weights={"dwa": 1.0, "mlm": 0.0, "tlm": 0.0})
         loss_sum, count = loss_sum + aligned.loss_sum, count + len(aligned.token_losses["dwa"])
         for fields in batch.values():

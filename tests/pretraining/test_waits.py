@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from crosslingual_zoo.pretraining.data.examples import Example, Texts
+from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 from crosslingual_zoo.pretraining.rows import inputs_of
 from tests.modeling.tiny import gradients, made
@@ -24,6 +24,7 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 # functions of tensors that read them on the CPU, or send them from memory that is not pinned
 READING = {"tolist", "numpy", "cpu", "__array__"}
 SENDING = {"tensor", "as_tensor"}
+EXAMPLES = 7
 CODES = {1: ("en",), 2: ("en", "de")}
 
 
@@ -81,13 +82,14 @@ def batch_of(name, tokenizer, equal_lengths=False, **options):
     languages = ["en", "de"] if options.pop("languages", False) and kind.language_share else None
     collator = kind(tokenizer, languages=languages, mask_probability=0.3, max_length=56, **options)
     sides = 2 if kind.text == "bitext" or kind.apart else 1
-    examples = []
-    for number in range(7):
-        lengths = [9] * sides if equal_lengths else rng.integers(1, 16, sides)
-        tokens = [rng.integers(10, 1900, length).astype(np.int32) for length in lengths]
-        examples.append(Example(tokens, "en-de", number))
-    codes = [CODES[sides]] * len(examples) if languages else None
-    dataset = [{name: collator.sub_batch(Texts.of(examples), (1, 0), codes=codes)}]
+    columns = []
+    for _ in range(sides):
+        lengths = [9] * EXAMPLES if equal_lengths else rng.integers(1, 16, EXAMPLES)
+        columns.append([rng.integers(10, 1900, length).astype(np.int32) for length in lengths])
+    ids = np.arange(EXAMPLES)
+    texts = Texts(columns, ["en-de"] * EXAMPLES, ids, np.zeros_like(ids))
+    codes = [CODES[sides]] * EXAMPLES if languages else None
+    dataset = [{name: collator.sub_batch(texts, (1, 0), codes=codes)}]
     (batch,) = DataLoader(dataset, batch_size=None, num_workers=0)
     return send_to_device(batch, torch.device("cpu"), non_blocking=True)
 
