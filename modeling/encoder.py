@@ -352,7 +352,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
                 module.skip_padding = skip
 
 
-class Sequences(NamedTuple):
+class PaddedBatch(NamedTuple):
     """Sequences that are attended to.
 
     states: (B, S) tokens or (B, S, H) states; attention_mask: as `EncoderModel.forward` takes it; lengths: (B,) tokens
@@ -365,11 +365,13 @@ class Sequences(NamedTuple):
 
     def check(self) -> None:
         """Raises `ValueError` for lengths of other sequences."""
-        count, longest = self.states.shape[:2]
-        if self.lengths is not None and (len(self.lengths) != count or max(self.lengths, default=0) > longest):
+        if self.lengths is None:
+            return
+        count, width = self.states.shape[:2]
+        if len(self.lengths) != count or max(self.lengths, default=0) > width:
             raise ValueError(
-                f"text_lengths are {self.lengths}, and the batch has {count} rows of {longest} positions: give "
-                "the number of tokens of each row, or leave them out."
+                f"text_lengths are {self.lengths}, and the batch has {count} rows of {width} positions: give the "
+                "number of tokens of each row, or leave them out."
             )
 
     @property
@@ -377,13 +379,18 @@ class Sequences(NamedTuple):
         """Whether there is padding; None: only the mask says it, which is on the device."""
         if self.lengths is None:
             return None
-        return min(self.lengths, default=0) < self.states.shape[1]
+        return bool(min(self.lengths, default=0) < self.states.shape[1])
+
+    def block_mask(self) -> torch.Tensor | None:
+        """The mask, unless it only tells tokens from padding."""
+        if self.attention_mask is None or self.attention_mask.dim() == 2:
+            return None
+        return self.attention_mask
 
     def needed_mask(self) -> torch.Tensor | None:
         """The mask; None in place of a padding mask that is known to have no padding."""
-        is_padding_mask = self.attention_mask is not None and self.attention_mask.dim() == 2
-        if is_padding_mask and self.has_padding is False:
-            return None
+        if self.has_padding is False:
+            return self.block_mask()
         return self.attention_mask
 
     def real_positions(self, queries: int, is_self: bool) -> np.ndarray | None:
@@ -396,16 +403,18 @@ class Sequences(NamedTuple):
             is_self: whether they are positions of the same sequences; these are tokens where they attend, too.
         """
         mask = self.attention_mask
-        count, longest = self.states.shape[:2]
-        is_block_mask = mask is not None and mask.dtype == torch.bool and mask.shape == (count, queries, longest)
-        if mask is not None and mask.shape != (count, longest) and not is_block_mask:
-            return None
+        count, width = self.states.shape[:2]
+        if mask is not None:
+            is_boolean_block = mask.dtype == torch.bool and mask.shape == (count, queries, width)
+            if mask.shape != (count, width) and not is_boolean_block:
+                return None
         if self.lengths is not None:
-            return np.arange(longest) < np.asarray(self.lengths)[:, None]
+            return np.arange(width) < np.asarray(self.lengths)[:, None]
         if mask is None:
-            return np.ones((count, longest), dtype=bool)
-        is_real_BS = mask.any(1) if is_block_mask and not is_self else is_real(mask)
-        return is_real_BS.cpu().numpy()
+            return np.ones((count, width), dtype=bool)
+        if self.block_mask() is None or is_self:
+            return is_real(mask).cpu().numpy()
+        return mask.any(1).cpu().numpy()
 
 
 class EncoderModel(EncoderPreTrainedModel):
@@ -478,11 +487,12 @@ class EncoderModel(EncoderPreTrainedModel):
             >>> states_BTH = model(**inputs).last_hidden_state
         """
         self._check_arguments(input_ids, inputs_embeds, encoder_hidden_states, num_layers)
-        texts = Sequences(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, text_lengths)
+        states = input_ids if inputs_embeds is None else inputs_embeds
+        texts = PaddedBatch(states, attention_mask, text_lengths)
         texts.check()
         others = None
         if encoder_hidden_states is not None:
-            others = Sequences(encoder_hidden_states, encoder_attention_mask, encoder_text_lengths)
+            others = PaddedBatch(encoder_hidden_states, encoder_attention_mask, encoder_text_lengths)
             others.check()
         if self.config.backbone_config is None:
             if position_ids is None:
@@ -516,8 +526,8 @@ class EncoderModel(EncoderPreTrainedModel):
     def encode(
         self,
         states_BTH: torch.Tensor,
-        texts: Sequences,
-        others: Sequences | None,
+        texts: PaddedBatch,
+        others: PaddedBatch | None,
         num_layers: int | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
@@ -551,15 +561,20 @@ class EncoderModel(EncoderPreTrainedModel):
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
 
-    def _packings(self, texts: Sequences, others: Sequences | None, **kwargs: Any) -> tuple[Packing, Packing] | None:
+    def _keeps_padding(self, output_attentions: bool | None = None, **kwargs: Any) -> bool:
+        """Whether texts cannot share rows; see `set_skip_padding`."""
+        if output_attentions is None:
+            output_attentions = getattr(self.config, "output_attentions", False)
+        is_exported = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        skips_by_itself = "flash" in self.config._attn_implementation  # leaves out the padding in attention
+        takes_block_masks = honors_block_masks(self.config.backbone_config)
+        return bool(output_attentions or is_exported or skips_by_itself or not takes_block_masks)
+
+    def _packings(
+        self, texts: PaddedBatch, others: PaddedBatch | None, **kwargs: Any
+    ) -> tuple[Packing, Packing] | None:
         """That of the batch and that of the one attended to, perhaps itself; None without padding, or if it stays."""
-        if (
-            kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
-            or "flash" in self.config._attn_implementation  # leaves out the padding itself, in attention
-            or not honors_block_masks(self.config.backbone_config)
-            or torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
-        ):
+        if self._keeps_padding(**kwargs):
             return None
         device = texts.states.device
         width = texts.states.shape[1]
@@ -580,9 +595,9 @@ class EncoderModel(EncoderPreTrainedModel):
         self,
         packings: tuple[Packing, Packing],
         tokens: dict[str, torch.Tensor | None],
-        texts: Sequences,
-        others: Sequences | None,
-    ) -> tuple[dict[str, torch.Tensor | None], Sequences, Sequences | None]:
+        texts: PaddedBatch,
+        others: PaddedBatch | None,
+    ) -> tuple[dict[str, torch.Tensor | None], PaddedBatch, PaddedBatch | None]:
         """The inputs of `forward` in rows."""
         packing, other_packing = packings
         if tokens["position_ids"] is None:  # a backbone counts those of a row
@@ -591,18 +606,14 @@ class EncoderModel(EncoderPreTrainedModel):
         tokens_PW = {}
         for name, values_BT in tokens.items():
             tokens_PW[name] = None if values_BT is None else packing.pack(values_BT)
-        states_PW = tokens_PW["input_ids"] if tokens["inputs_embeds"] is None else tokens_PW["inputs_embeds"]
-        mask_PWW = packing.mask(packing, block_mask(texts))
+        states_PW = tokens_PW["input_ids"]
+        if states_PW is None:
+            states_PW = tokens_PW["inputs_embeds"]
+        mask_PWW = packing.mask(packing, texts.block_mask())
         if others is not None:
-            mask_PWK = packing.mask(other_packing, block_mask(others))
-            others = Sequences(other_packing.pack(others.states), mask_PWK, None)
-        return tokens_PW, Sequences(states_PW, mask_PWW, None), others
-
-
-def block_mask(sequences: Sequences) -> torch.Tensor | None:
-    """The mask, unless it only tells tokens from padding."""
-    mask = sequences.attention_mask
-    return mask if mask is not None and mask.dim() == 3 else None
+            mask_PWK = packing.mask(other_packing, others.block_mask())
+            others = PaddedBatch(other_packing.pack(others.states), mask_PWK, None)
+        return tokens_PW, PaddedBatch(states_PW, mask_PWW, None), others
 
 
 def unpack_states(outputs: BaseModelOutputWithPoolingAndCrossAttentions, packing: Packing) -> None:

@@ -201,3 +201,21 @@ def test_text_lengths_of_other_texts_are_refused(lengths, sample_tokenizer):
     model = model_of("metaxlm", sample_tokenizer).roberta
     with pytest.raises(ValueError, match="text_lengths"):
         model(torch.full((3, 4), 10), text_lengths=lengths)
+
+
+def test_the_loop_waits_once_a_step(train, tmp_path):
+    """Two more steps of two micro-batches each: two more waits. Workers make the batches."""
+    counts = []
+    for steps in (2, 4):
+        with CalledWaits() as called, DispatchedWaits() as dispatched:
+            train(
+                f"phases.0.steps={steps}",
+                f"output_dir={tmp_path / str(steps)}",
+                "gradient_accumulation_steps=2",
+                "num_workers=1",
+                "log_every_steps=100",
+                "save_every_steps=0",
+            )
+        counts.append(called.waits + dispatched.waits)
+    fewer, more = counts
+    assert len(more) == len(fewer) + 2, set(more)
