@@ -33,11 +33,11 @@ def prepare_attention_mask(
 
     Raises `ValueError` for a mask of another shape or type, and for a block mask under flash attention.
     """
-    attention = config._attn_implementation
+    attention = str(config._attn_implementation)
     keys_BSH = states_BTH if encoder_states_BSH is None else encoder_states_BSH
     block_shape = (*states_BTH.shape[:2], keys_BSH.shape[1])
     if attention_mask is None or attention_mask.dim() == 2:
-        if has_padding and attention in ("sdpa", "eager"):
+        if attention_mask is not None and has_padding and attention in ("sdpa", "eager"):
             return in_form_of(attention, attention_mask.bool()[:, None].expand(block_shape), states_BTH.dtype)
         return create_bidirectional_mask(
             config=config,

@@ -88,7 +88,7 @@ def labeling_method(config: XlmAlignConfig) -> tuple[str, dict[str, Any]]:
     """The method of `align` that labels, and its options."""
     if config.labeling_rule != "ot_itermax":
         return config.labeling_rule, {}
-    options = {
+    options: dict[str, Any] = {
         "sinkhorn_iterations": config.sinkhorn_iterations,
         "regularization": config.entropic_regularization,
         "epsilon": config.similarity_floor,

@@ -7,9 +7,9 @@ adds is fresh. VECO's cross-attention (section 3.1) sits between self-attention 
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,8 @@ def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
 
 def position_ids_of(input_ids_BT: torch.Tensor, config: EncoderConfig) -> torch.Tensor:
     """The positions (B, T) that a model of `config` gives these tokens by default."""
-    return count_positions(input_ids_BT.ne(config.pad_token_id), first_position(config))
+    is_token_BT = input_ids_BT.ne(cast(int, config.pad_token_id))
+    return count_positions(is_token_BT, first_position(config))
 
 
 class Embeddings(nn.Module):
@@ -57,19 +58,17 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def default_positions(
-        self, input_ids_BT: torch.Tensor | None, inputs_embeds_BTH: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Positions (B, T), or (1, T) of embedded tokens."""
-        if input_ids_BT is not None:
-            return position_ids_of(input_ids_BT, self.config)
+    def default_positions(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Positions (B, T) of token ids (B, T), or (1, T) of embedded tokens (B, T, H)."""
+        if tokens.dim() == 2:
+            return position_ids_of(tokens, self.config)
         first = first_position(self.config)
-        return torch.arange(first, first + inputs_embeds_BTH.shape[1], device=inputs_embeds_BTH.device)[None]
+        return torch.arange(first, first + tokens.shape[1], device=tokens.device)[None]
 
     def check_length(self, position_ids_BT: torch.Tensor) -> None:
         """Raises `ValueError` for positions that the model does not have."""
         limit = longest_input(self.config)
-        if position_ids_BT.shape[1] <= limit:
+        if limit is None or position_ids_BT.shape[1] <= limit:
             return
         # Only now can a position be out of range; looking costs a synchronization on a GPU.
         longest = int(position_ids_BT.max()) - first_position(self.config) + 1
@@ -124,7 +123,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: EncoderConfig, layer_index: int | None = None):
         super().__init__()
         self.config = config
-        self.layer_index = layer_index  # the row of a cache that is this module's
+        self.layer_index: Any = layer_index  # the row of a cache that is this module's
         self.head_size = config.hidden_size // config.num_attention_heads
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
@@ -151,7 +150,8 @@ class MultiHeadAttention(nn.Module):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        attention = cast(str, self.config._attn_implementation)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention, eager_attention)
         query = self.heads(self.query(states_BTH))
         key, value = self.keys_and_values(keys_BSH, cache)
         kwargs["dropout"] = self.dropout if self.training else 0.0
@@ -242,7 +242,7 @@ class EncoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: EncoderConfig, cross_attention: bool, layer_index: int | None = None):
         super().__init__()
         self.attention = AttentionBlock(SelfAttention, config, layer_index)
-        self.crossattention = None
+        self.crossattention: Any = None
         if cross_attention:
             self.crossattention = AttentionBlock(CrossAttention, config, layer_index)
         self.intermediate = Intermediate(config)
@@ -295,8 +295,10 @@ LM_HEAD = r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.|parts\.)"
 class EncoderPreTrainedModel(PreTrainedModel):
     """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
 
+    config: Any  # of the model type's class
+    config_class: Any
     base_model_prefix = "roberta"
-    encoder_class = None  # the encoder of the model type, set by its file
+    encoder_class: Any = None  # the encoder of the model type, set by its file
     # The losses are means over the micro-batch. Trainer takes a forward with **kwargs for one that divides by the
     # examples of the whole step, and would scale the loss up by processes and accumulation.
     accepts_loss_kwargs = False
@@ -379,7 +381,7 @@ class PaddedBatch(NamedTuple):
         """Whether there is padding; None: only the mask says it, which is on the device."""
         if self.lengths is None:
             return None
-        return bool(min(self.lengths, default=0) < self.states.shape[1])
+        return min(self.lengths, default=0) < self.states.shape[1]
 
     def block_mask(self) -> torch.Tensor | None:
         """The mask, unless it only tells tokens from padding."""
@@ -389,7 +391,7 @@ class PaddedBatch(NamedTuple):
 
     def needed_mask(self) -> torch.Tensor | None:
         """The mask; None in place of a padding mask that is known to have no padding."""
-        if self.has_padding is False:
+        if self.lengths is not None and not self.has_padding:
             return self.block_mask()
         return self.attention_mask
 
@@ -429,7 +431,7 @@ class EncoderModel(EncoderPreTrainedModel):
         if config.backbone_config is None:
             self.embeddings = Embeddings(config)
             layers = [EncoderLayer(config, config.cross_attention) for _ in range(config.num_hidden_layers)]
-            self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # XLM-R's name
+            self.encoder: Any = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # XLM-R's name
         else:
             self.backbone = make_backbone(config) if backbone is None else backbone
         self.pooler = Pooler(config) if add_pooling_layer and config.add_pooling_layer else None
@@ -440,7 +442,7 @@ class EncoderModel(EncoderPreTrainedModel):
             return self.backbone.get_input_embeddings()
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: Any) -> None:
         if self.config.backbone_config is not None:
             self.backbone.set_input_embeddings(value)
         else:
@@ -487,7 +489,8 @@ class EncoderModel(EncoderPreTrainedModel):
             >>> states_BTH = model(**inputs).last_hidden_state
         """
         self._check_arguments(input_ids, inputs_embeds, encoder_hidden_states, num_layers)
-        states = input_ids if inputs_embeds is None else inputs_embeds
+        # one of them was given
+        states = cast(torch.Tensor, input_ids if inputs_embeds is None else inputs_embeds)
         texts = PaddedBatch(states, attention_mask, text_lengths)
         texts.check()
         others = None
@@ -496,9 +499,9 @@ class EncoderModel(EncoderPreTrainedModel):
             others.check()
         if self.config.backbone_config is None:
             if position_ids is None:
-                position_ids = self.embeddings.default_positions(input_ids, inputs_embeds)
+                position_ids = self.embeddings.default_positions(states)
             self.embeddings.check_length(position_ids)
-        tokens = {
+        tokens: dict[str, Any] = {
             "input_ids": input_ids,
             "position_ids": position_ids,
             "token_type_ids": token_type_ids,
@@ -516,7 +519,8 @@ class EncoderModel(EncoderPreTrainedModel):
         if packings is not None:
             unpack_states(outputs, packings[0])
         if self.pooler is not None and num_layers is None:
-            pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
+            last_BTH = cast(torch.Tensor, outputs.last_hidden_state)
+            pooled_BH = self.pooler(first_states(last_BTH, attention_mask))
             # made anew: as a tuple, fields are in the order in which they were set
             outputs = type(outputs)(**dict(outputs) | {"pooler_output": pooled_BH})
         return outputs
@@ -566,9 +570,9 @@ class EncoderModel(EncoderPreTrainedModel):
         if output_attentions is None:
             output_attentions = getattr(self.config, "output_attentions", False)
         is_exported = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        skips_by_itself = "flash" in self.config._attn_implementation  # leaves out the padding in attention
+        skips_by_itself = "flash" in str(self.config._attn_implementation)  # leaves out the padding in attention
         takes_block_masks = honors_block_masks(self.config.backbone_config)
-        return bool(output_attentions or is_exported or skips_by_itself or not takes_block_masks)
+        return output_attentions or is_exported or skips_by_itself or not takes_block_masks
 
     def _packings(
         self, texts: PaddedBatch, others: PaddedBatch | None, **kwargs: Any
@@ -594,16 +598,16 @@ class EncoderModel(EncoderPreTrainedModel):
     def _packed(
         self,
         packings: tuple[Packing, Packing],
-        tokens: dict[str, torch.Tensor | None],
+        tokens: dict[str, Any],
         texts: PaddedBatch,
         others: PaddedBatch | None,
-    ) -> tuple[dict[str, torch.Tensor | None], PaddedBatch, PaddedBatch | None]:
+    ) -> tuple[dict[str, Any], PaddedBatch, PaddedBatch | None]:
         """The inputs of `forward` in rows."""
         packing, other_packing = packings
         if tokens["position_ids"] is None:  # a backbone counts those of a row
             positions_1T = torch.arange(packing.padded_shape[1], device=texts.states.device)[None]
             tokens = tokens | {"position_ids": positions_1T}
-        tokens_PW = {}
+        tokens_PW: dict[str, Any] = {}
         for name, values_BT in tokens.items():
             tokens_PW[name] = None if values_BT is None else packing.pack(values_BT)
         states_PW = tokens_PW["input_ids"]
@@ -618,7 +622,7 @@ class EncoderModel(EncoderPreTrainedModel):
 
 def unpack_states(outputs: BaseModelOutputWithPoolingAndCrossAttentions, packing: Packing) -> None:
     """Replaces the states of packed rows by those of the padded batch."""
-    last_PWH = outputs.last_hidden_state
+    last_PWH = cast(torch.Tensor, outputs.last_hidden_state)
     last_BTH = packing.unpack(last_PWH)
     outputs.last_hidden_state = last_BTH
     if outputs.hidden_states is not None:
@@ -627,7 +631,7 @@ def unpack_states(outputs: BaseModelOutputWithPoolingAndCrossAttentions, packing
 
 
 @contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
+def without_dropout(model: nn.Module) -> Generator[None]:
     """The model in evaluation mode, for this block only."""
     was_training = {module: module.training for module in model.modules()}
     model.eval()

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -70,7 +70,8 @@ class Decoder(EncoderPreTrainedModel):
             states_BTH = layer(
                 states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, cache=cache, **kwargs
             )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **{CACHE: cache})
+        cache_field: dict[str, Any] = {CACHE: cache}
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **cache_field)
 
 
 class ForConditionalGeneration(LMHeadModel, GenerationMixin):
@@ -86,9 +87,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     one of each for both streams.
     """
 
-    starts_from: type[LMHeadModel] | None = (
-        None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
-    )
+    starts_from: Any = None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
 
     def __init__(self, config: EncoderConfig):
         if config.decoder_layers is None:
@@ -120,7 +119,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             eos_token_id=self.config.eos_token_id,
             pad_token_id=self.config.pad_token_id,
             num_beams=5,
-            max_length=1 + min(LONGEST_TRANSLATION, longest_input(self.config)),
+            max_length=1 + min(LONGEST_TRANSLATION, cast(int, longest_input(self.config))),
             # fairseq never chooses it either; positions do not count it, so that it would shift all that follows
             suppress_tokens=[self.config.pad_token_id],
         )

@@ -6,7 +6,7 @@ Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` voca
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -86,7 +86,9 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # pyrefly: ignore[bad-override]  # the library's has any number of arguments
+        ctx: Any, grad_loss: torch.Tensor, _: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
         for gradient in ctx.gradients:
@@ -192,13 +194,13 @@ class BackboneHead(LMHead):
         del parts[whole.base_model_prefix]
         self.parts = nn.ModuleDict(parts)
         names = {module: name for name, module in self.parts.named_modules()}
-        self.decoder_name = names[whole.get_output_embeddings()]
+        self.decoder_name = names[cast(nn.Module, whole.get_output_embeddings())]
         self.transform_name = architecture_of(whole.config).transform
 
     @property
-    def decoder(self) -> nn.Linear:
+    def decoder(self) -> nn.Linear:  # pyrefly: ignore[bad-override]  # one of `parts`, saved once
         """The output embeddings."""
-        return self.parts.get_submodule(self.decoder_name)
+        return cast(nn.Linear, self.parts.get_submodule(self.decoder_name))
 
     def transform(self, states: torch.Tensor) -> torch.Tensor:
         """See `LMHead.transform`: the architecture's module, if it has one."""
@@ -430,7 +432,7 @@ class ForPreTraining(LMHeadModel):
         for loss, losses in others.items():
             token_losses[loss] = losses.losses_N
             totals.append(weights.get(loss, 1.0) * losses.total)
-        loss_sum = sum(totals)
+        loss_sum = cast(torch.Tensor, sum(totals))
         loss = None
         if return_loss:
             loss = loss_sum / max(1, sum(map(len, token_losses.values())))
@@ -440,21 +442,24 @@ class ForPreTraining(LMHeadModel):
     def _sub_batches(self, batches: Mapping[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
         """The sub-batches that were given, in the order of the class: the last bit of a sum would depend on that of the
         arguments."""
-        names = self.objectives | batches
-        given_batches = {name: batches[name] for name in names if batches.get(name) is not None}
-        is_wrong = [name in self.reads or torch.is_tensor(batch) for name, batch in given_batches.items()]
-        if not given_batches or any(is_wrong):
+        sub_batches = {}
+        for name in dict.fromkeys([*self.objectives, *batches]):
+            batch = batches.get(name)
+            if batch is not None:
+                sub_batches[name] = batch
+        is_wrong = [name in self.reads or torch.is_tensor(batch) for name, batch in sub_batches.items()]
+        if not sub_batches or any(is_wrong):
             expected = ", ".join(name for name in self.objectives if name not in self.reads)
             raise ValueError(
-                f"{type(self).__name__} got {', '.join(given_batches) or 'nothing'}: give it sub-batches, dicts of "
+                f"{type(self).__name__} got {', '.join(sub_batches) or 'nothing'}: give it sub-batches, dicts of "
                 f"inputs by the names of their objectives, such as {expected}."
             )
-        return given_batches
+        return sub_batches
 
     def _check_weights(self, weights: Mapping[str, float], sub_batches: Mapping[str, Any]) -> None:
         """Raises `ValueError` for the weight of a loss that there is not."""
         losses = []
-        for name in self.objectives | sub_batches:
+        for name in dict.fromkeys([*self.objectives, *sub_batches]):
             losses += self.losses_of_objective(name)
         unknown = sorted(weights.keys() - set(losses))
         if unknown:

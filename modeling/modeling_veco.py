@@ -7,7 +7,7 @@ An XLM-R encoder whose layers carry a cross-attention module that can be plugged
 Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` = 2H.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -165,9 +165,12 @@ class PlugIn:
     is bidirectional or causal as it was pre-trained (`config.cross_stream`), and one head serves both sides.
     """
 
+    config: Any
+    roberta: Any
+
     def encode(
         self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, **kwargs: Any
-    ) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor | None]]]:
+    ) -> tuple[Any, Sequence[tuple[torch.Tensor, torch.Tensor | None]]]:
         """See `HeadModel.encode`: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
 
         Args:
@@ -178,7 +181,8 @@ class PlugIn:
             ValueError: plug-out with y; plug-in without y, or in a model without cross-attention.
         """
         if not self.config.plug_in:
-            return super().encode(input_ids, attention_mask, **kwargs)
+            head: Any = super()
+            return head.encode(input_ids, attention_mask, **kwargs)
         prefix = "translation_"
         translation_fields = [name for name in kwargs if name.startswith(prefix)]
         translation = {name.removeprefix(prefix): kwargs.pop(name) for name in translation_fields}
@@ -187,14 +191,14 @@ class PlugIn:
                 f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
                 "translation_attention_mask (a Trainer keeps them with remove_unused_columns=False)."
             )
-        x = {"input_ids": input_ids}
+        x: dict[str, Any] = {"input_ids": input_ids}
         for name in TOKEN_FIELDS:
             if name in kwargs:
                 x[name] = kwargs.pop(name)
         y = {name: translation.get(name) for name in ("input_ids", "token_type_ids")}
         tokens_x = x["inputs_embeds"] if input_ids is None else input_ids
         mask_x_BT = padding_mask(tokens_x, attention_mask)
-        mask_y_BS = padding_mask(y["input_ids"], translation.get("attention_mask"))
+        mask_y_BS = padding_mask(translation["input_ids"], translation.get("attention_mask"))
         # each H once; it serves the head and the other side
         outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
         alone_x_BTH = outputs.last_hidden_state

@@ -128,7 +128,9 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             states.append(outputs.last_hidden_state.float())
             words.append(side["words"])
         is_token = [words_PN >= 0 for words_PN in words]
-        shares_PST, cells_PST = word_shares(*states, *is_token, words)
+        x_PSH, y_PTH = states
+        x_mask_PS, y_mask_PT = is_token
+        shares_PST, cells_PST = word_shares(x_PSH, y_PTH, x_mask_PS, y_mask_PT, words)
         return context_logits(shares_PST, cells_PST), cells_PST
 
     def link_losses(self, batch: Mapping[str, Any]) -> Losses:

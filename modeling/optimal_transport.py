@@ -11,6 +11,7 @@ linked: their pattern is free, a side may have no such token, and what lies outs
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ def align(
     source_mask_BS: torch.Tensor,
     target_mask_BT: torch.Tensor,
     method: str = "ot_itermax",
-    words: tuple[torch.Tensor, torch.Tensor] | None = None,
+    words: Sequence[torch.Tensor] | None = None,
     cells_BST: torch.Tensor | None = None,
     **options: Any,
 ) -> Links:
@@ -92,7 +93,8 @@ def align(
         probabilities_BST = plan_BST.to(dots_BST.dtype)
     else:
         scores_BST = dots_BST
-        probabilities_BST = sum(both_softmaxes(dots_BST, *masks)) / 2
+        over_targets_BST, over_sources_BST = both_softmaxes(dots_BST, *masks)
+        probabilities_BST = (over_targets_BST + over_sources_BST) / 2
         if method != "softmax":
             tiny = torch.finfo(dots_BST.dtype).tiny  # a vector of nothing but 0 is similar to none
             x_norm_BS = x_BSH.norm(dim=-1).clamp(min=tiny)
@@ -114,7 +116,7 @@ def _likely_links(
     x_BSH: torch.Tensor,
     y_BTH: torch.Tensor,
     masks: tuple[torch.Tensor, torch.Tensor],
-    words: tuple[torch.Tensor, torch.Tensor] | None,
+    words: Sequence[torch.Tensor] | None,
     cells_BST: torch.Tensor | None,
     threshold: float,
     link_all: bool,

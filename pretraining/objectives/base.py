@@ -141,7 +141,7 @@ class Collator(Objective):
         """Returns whether it learns from a corpus: text of its kind."""
         return corpus.kind == self.text
 
-    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
+    def predictions(self, sub_batch: dict[str, Any]) -> int:
         """Returns the number of predictions of a term of its loss."""
         return sum(len(inputs["prediction_positions"]) for inputs in inputs_of(sub_batch))
 
@@ -300,7 +300,7 @@ class Collator(Objective):
 
     def _tokens(self, values: list[Any], key: str) -> list[np.ndarray]:
         """Returns texts and lists of ids as arrays (T,) int32."""
-        texts = [value for value in values if isinstance(value, str)]
+        texts: list[str | None] = [value for value in values if isinstance(value, str)]
         encoded = iter(encode_texts(texts, self.tokenizer) if texts else [])
         arrays = []
         for value in values:

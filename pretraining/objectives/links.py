@@ -53,7 +53,7 @@ class LinksCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
+    def predictions(self, sub_batch: dict[str, Any]) -> int:
         """Returns the number of source words, as each is a prediction."""
         return int((sub_batch["x"]["words"].amax(1) + 1).sum())
 
@@ -63,7 +63,7 @@ class LinksCollator(Collator):
 
         pairs = LinkedPairs(*sides)
         links_K4 = self._numbered_links(pairs.links)
-        fields = {"has_links": torch.tensor([len(links) > 0 for links in pairs.links], device="cpu")}
+        fields: dict[str, Any] = {"has_links": torch.tensor([len(links) > 0 for links in pairs.links], device="cpu")}
         columns = ((pairs.source_tokens, pairs.source_words), (pairs.target_tokens, pairs.target_words))
         for name, column, (tokens, words) in zip(SIDES, (1, 2), columns, strict=True):
             side = self._lay_out_side(tokens, words)
