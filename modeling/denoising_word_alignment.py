@@ -7,7 +7,7 @@ source and target, `N` queries in all; `H` hidden size.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -68,23 +68,38 @@ def dwa_labels(
     """
     config = config or XlmAlignConfig()
     check_batch(states_BTH, batch, ("segment_ids", "special_tokens_mask"))
-    positions, masks = words_of_sides(batch)
-    method, options = config.labeling_rule, {}
-    if method == "ot_itermax":
-        options = {
-            "sinkhorn_iterations": config.sinkhorn_iterations,
-            "regularization": config.entropic_regularization,
-            "epsilon": config.similarity_floor,
-            "first": config.sinkhorn_first,
-        }
-        if config.filtering_iterations:
-            options |= {"filter_iterations": config.filtering_iterations, "discount": config.filtering_discount}
-            options["rule"] = config.filtering_rule
-        else:
-            method, options["symmetrization"] = "ot", "union"
+    source, target = words_of_sides(batch)
+    method, options = labeling_method(config)
     flat_FH = states_BTH.flatten(0, 1).float()
-    links = align(*(flat_FH[of_side] for of_side in positions), *masks, method, **options)
-    return AlignmentLabels(*positions, *masks, links.links_BST, links.scores_BST)
+    x_PSH = flat_FH[source.positions_PK]
+    y_PTH = flat_FH[target.positions_PK]
+    links = align(x_PSH, y_PTH, source.mask_PK, target.mask_PK, method, **options)
+    return AlignmentLabels(
+        source.positions_PK,
+        target.positions_PK,
+        source.mask_PK,
+        target.mask_PK,
+        links.links_BST,
+        links.scores_BST,
+    )
+
+
+def labeling_method(config: XlmAlignConfig) -> tuple[str, dict[str, Any]]:
+    """The method of `align` that labels, and its options."""
+    if config.labeling_rule != "ot_itermax":
+        return config.labeling_rule, {}
+    options: dict[str, Any] = {
+        "sinkhorn_iterations": config.sinkhorn_iterations,
+        "regularization": config.entropic_regularization,
+        "epsilon": config.similarity_floor,
+        "first": config.sinkhorn_first,
+    }
+    if not config.filtering_iterations:
+        return "ot", options | {"symmetrization": "union"}
+    options["filter_iterations"] = config.filtering_iterations
+    options["discount"] = config.filtering_discount
+    options["rule"] = config.filtering_rule
+    return "ot_itermax", options
 
 
 def dwa_losses(
@@ -116,27 +131,31 @@ def dwa_losses(
     Source: XLM-Align, section 3.2, Eqs. 11 to 15.
     """
     config = config or XlmAlignConfig()
-    check_batch(states_BTH, batch, ("labels",) if config.query_positions == "masked" else ("labels", "draws"))
+    fields = ["labels"]
+    if config.query_positions != "masked":
+        fields.append("draws")
+    check_batch(states_BTH, batch, fields)
     flat_FH = states_BTH.flatten(0, 1)
     if config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines
         flat_FH = nn.functional.normalize(flat_FH, dim=1) * flat_FH.shape[1] ** 0.5
     from_source_PST, from_target_PST = labeled_queries(labels, batch, config)
-    losses, queries = [], []
-    for own_PS, other_PT, other_mask_PT, probability_PST in (
+    pointed = []
+    for query_PS, key_PT, key_mask_PT, probability_PST in (
         (labels.source_PS, labels.target_PT, labels.target_mask_PT, from_source_PST),
         (labels.target_PT, labels.source_PS, labels.source_mask_PS, from_target_PST.transpose(1, 2)),
     ):
-        scores_PST = q_linear(flat_FH[own_PS]) @ k_linear(flat_FH[other_PT]).transpose(1, 2)
+        scores_PST = q_linear(flat_FH[query_PS]) @ k_linear(flat_FH[key_PT]).transpose(1, 2)
         scores_PST = scores_PST.float() / flat_FH.shape[1] ** 0.5
-        scores_PST = scores_PST.masked_fill(~other_mask_PT[:, None], torch.finfo(torch.float32).min)
-        highest_PS, right_PS = probability_PST.max(2)
-        losses_PS = nn.functional.cross_entropy(scores_PST.transpose(1, 2), right_PS, reduction="none")
-        losses.append(losses_PS.flatten())
-        queries.append(torch.where(highest_PS >= 0, own_PS, -1).flatten())
-    places_F = torch.cat(queries)
-    query_N = places_F.ge(0).nonzero()[:, 0]  # waits for a GPU, once
-    losses_N = torch.cat(losses)[query_N]
-    return Losses(losses_N.sum(), losses_N.detach(), places_F[query_N] // states_BTH.shape[1])
+        scores_PST = scores_PST.masked_fill(~key_mask_PT[:, None], torch.finfo(torch.float32).min)
+        highest_PS, label_PS = probability_PST.max(2)
+        losses_PS = nn.functional.cross_entropy(scores_PST.transpose(1, 2), label_PS, reduction="none")
+        position_PS = torch.where(highest_PS >= 0, query_PS, -1)
+        pointed.append((losses_PS.flatten(), position_PS.flatten()))
+    losses_F = torch.cat([losses for losses, _ in pointed])
+    positions_F = torch.cat([positions for _, positions in pointed])
+    query_N = positions_F.ge(0).nonzero()[:, 0]  # waits for a GPU, once
+    losses_N = losses_F[query_N]
+    return Losses(losses_N.sum(), losses_N.detach(), positions_F[query_N] // states_BTH.shape[1])
 
 
 def labeled_queries(
@@ -144,38 +163,53 @@ def labeled_queries(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The probability of each link whose source, and of each whose target, is a query; -1 elsewhere (P, S, T)."""
     is_masked_F = batch["labels"].ne(-100).flatten()
-    is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
-    queries = (is_masked_PS1, is_masked_P1T)
+    source_asks_PST = is_masked_F[labels.source_PS][:, :, None]
+    target_asks_PST = is_masked_F[labels.target_PT][:, None]
     if config.query_positions != "masked":
         draws_F = batch["draws"].flatten()
-        draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
-        limit = UNMASKED_SHARE * DRAWS
-        queries = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
+        draws_PS1 = draws_F[labels.source_PS][:, :, None]
+        draws_P1T = draws_F[labels.target_PT][:, None]
         if config.query_positions == "all_aligned":
-            queries = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
-    return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & is_query), -1.0) for is_query in queries)
+            source_asks_PST = draws_PS1 > draws_P1T
+            target_asks_PST = ~source_asks_PST
+        else:
+            limit = UNMASKED_SHARE * DRAWS
+            source_asks_PST = ~source_asks_PST & (draws_PS1 < limit)
+            target_asks_PST = ~target_asks_PST & (draws_P1T < limit)
+    from_source_PST = labels.plan_PST.masked_fill(~(labels.links_PST & source_asks_PST), -1.0)
+    from_target_PST = labels.plan_PST.masked_fill(~(labels.links_PST & target_asks_PST), -1.0)
+    return from_source_PST, from_target_PST
 
 
-def words_of_sides(batch: Mapping[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Of source and target: (P, K) positions of a pair's words in the flattened (B * T) rows, and which exist."""
-    segments_PT, is_special_PT = batch["segment_ids"], batch["special_tokens_mask"].bool()
-    sides_211 = torch.arange(2, device=segments_PT.device).view(2, 1, 1)
-    is_word_2PT = (segments_PT == sides_211) & ~is_special_PT
-    place_PT = torch.arange(segments_PT.numel(), device=segments_PT.device).view_as(segments_PT)
-    most = is_word_2PT.sum(2).amax(1).clamp(min=1).tolist()  # waits for a GPU, once for both sides
+class Words(NamedTuple):
+    """The words of one side of each pair: (P, K) positions in the flattened (B * T) rows, and which of them exist."""
+
+    positions_PK: torch.Tensor
+    mask_PK: torch.Tensor
+
+
+def words_of_sides(batch: Mapping[str, torch.Tensor]) -> tuple[Words, Words]:
+    """The words of source and target."""
+    segments_PT = batch["segment_ids"]
+    is_ordinary_PT = ~batch["special_tokens_mask"].bool()
+    positions_PT = torch.arange(segments_PT.numel(), device=segments_PT.device).view_as(segments_PT)
+    is_word_2PT = torch.stack([(segments_PT == 0) & is_ordinary_PT, (segments_PT == 1) & is_ordinary_PT])
+    longest = is_word_2PT.sum(2).amax(1).clamp(min=1).tolist()  # waits for a GPU, once for both sides
     order_2PT = (~is_word_2PT).byte().argsort(dim=2, stable=True)  # words first
-    found = [
-        (place_PT.gather(1, order_PT[:, :size]), is_word_PT.gather(1, order_PT[:, :size]))
-        for order_PT, is_word_PT, size in zip(order_2PT, is_word_2PT, most, strict=True)
-    ]
-    return tuple(zip(*found, strict=True))
+    sides = []
+    for side, words in enumerate(longest):
+        order_PK = order_2PT[side, :, :words]
+        sides.append(Words(positions_PT.gather(1, order_PK), is_word_2PT[side].gather(1, order_PK)))
+    source, target = sides
+    return source, target
 
 
 def check_batch(states_BTH: torch.Tensor, batch: Mapping[str, torch.Tensor], fields: Sequence[str]) -> None:
     """Raises ValueError for a `tlm` sub-batch without one of the fields (B, T) of the states."""
-    shapes = {field: tuple(batch[field].shape) if field in batch else None for field in fields}
-    if set(shapes.values()) != {tuple(states_BTH.shape[:2])}:
+    expected = tuple(states_BTH.shape[:2])
+    shapes = {field: tuple(batch[field].shape) for field in fields if field in batch}
+    if shapes != dict.fromkeys(fields, expected):
         raise ValueError(
-            f"dwa needs {', '.join(fields)} of the shape of the states, {tuple(states_BTH.shape[:2])}; the batch has "
-            f"{shapes}. Give the sub-batch 'tlm' of `TlmCollator` (draws: with draws=True)."
+            f"dwa needs {', '.join(fields)} of the shape of the states, {expected}; the batch has {shapes}. Give the "
+            "sub-batch 'tlm' of `TlmCollator` (draws: with draws=True)."
         )

@@ -12,7 +12,8 @@ import copy
 import dataclasses
 import logging
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
-from .configuration_encoder import first_position, longest_input
+from .configuration_encoder import EncoderConfig, first_position, longest_input
 from .encoder import EncoderLayer, EncoderPreTrainedModel, count_positions, position_ids_of
 from .masked_lm import LMHeadModel
 
@@ -41,13 +42,13 @@ SHARED_MODULES = ("attention", "intermediate", "output")
 class Decoder(EncoderPreTrainedModel):
     """Layers of an encoder with causal self-attention and with cross-attention to another sequence, on a KV cache."""
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         super().__init__(config)
-        self.layer = nn.ModuleList(
-            EncoderLayer(config, cross_attention=True, layer_index=index) for index in range(config.decoder_layers)
-        )
-        for layer in self.layer:
+        self.layer = nn.ModuleList()
+        for index in range(config.decoder_layers):
+            layer = EncoderLayer(config, cross_attention=True, layer_index=index)
             layer.attention.self.is_causal = True
+            self.layer.append(layer)
         self.post_init()
 
     @capture_outputs
@@ -58,7 +59,7 @@ class Decoder(EncoderPreTrainedModel):
         encoder_states_BSH: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
         cache: EncoderDecoderCache | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """States of embedded tokens, the newest T of a sequence whose beginning is in the cache."""
         attention_mask = create_causal_mask(self.config, states_BTH, attention_mask, cache)
@@ -69,7 +70,8 @@ class Decoder(EncoderPreTrainedModel):
             states_BTH = layer(
                 states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, cache=cache, **kwargs
             )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **{CACHE: cache})
+        cache_field: dict[str, Any] = {CACHE: cache}
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **cache_field)
 
 
 class ForConditionalGeneration(LMHeadModel, GenerationMixin):
@@ -85,25 +87,28 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     one of each for both streams.
     """
 
-    starts_from = None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
+    starts_from: Any = None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         if config.decoder_layers is None:
             raise ValueError(f"{type(self).__name__} got an encoder's configuration: make the model with from_encoder.")
         super().__init__(config)
         self.decoder = Decoder(config)
         if config.tie_decoder:
-            shared = {
-                f"decoder.layer.{index}.{name}": f"roberta.encoder.layer.{source}.{name}"
-                for index, source in enumerate(config.decoder_layer_indices)
-                for name, _ in self.decoder.layer[index].named_parameters()
-                if name.split(".")[0] in SHARED_MODULES
-            }
-            self._tied_weights_keys = self._tied_weights_keys | shared
+            self._tied_weights_keys = self._tied_weights_keys | self._shared_weights()
         self.post_init()
         # the encoder's, which leaves a decoder unread
         self._keys_to_ignore_on_load_unexpected = set()
         self.generation_config = self.translation_settings()
+
+    def _shared_weights(self) -> dict[str, str]:
+        """Names of the decoder's weights that are the encoder's -> their names there."""
+        shared = {}
+        for index, source in enumerate(self.config.decoder_layer_indices):
+            for name, _ in self.decoder.layer[index].named_parameters():
+                if name.split(".")[0] in SHARED_MODULES:
+                    shared[f"decoder.layer.{index}.{name}"] = f"roberta.encoder.layer.{source}.{name}"
+        return shared
 
     def translation_settings(self) -> GenerationConfig:
         """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`, within
@@ -114,13 +119,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             eos_token_id=self.config.eos_token_id,
             pad_token_id=self.config.pad_token_id,
             num_beams=5,
-            max_length=1 + min(LONGEST_TRANSLATION, longest_input(self.config)),
+            max_length=1 + min(LONGEST_TRANSLATION, cast(int, longest_input(self.config))),
             # fairseq never chooses it either; positions do not count it, so that it would shift all that follows
             suppress_tokens=[self.config.pad_token_id],
         )
 
     def generate(
-        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
     ) -> Any:
         """The library's `generate`. `max_new_tokens` takes the place of the default `max_length`, where the library
         would warn that both are set."""
@@ -136,7 +141,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         finally:
             self.generation_config = defaults
 
-    def get_encoder(self, modality=None):
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.roberta
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
@@ -159,7 +164,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         use_cache: bool | None = None,
         output_logits: bool | None = None,
         logits_to_keep: int = 0,
-        **kwargs,
+        **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits, and the mean cross-entropy of the labels.
 
@@ -186,13 +191,15 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-        cache = past_key_values if cache is None else cache
         if cache is None:
-            wants_cache = (labels is None and not self.training) if use_cache is None else use_cache
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
-        embedded_BTH = self.roberta.embeddings(
-            decoder_input_ids, self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache), None, None
-        )
+            cache = past_key_values
+        if use_cache is None:
+            use_cache = labels is None and not self.training
+        if cache is None and use_cache:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        position_ids_BT = self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache)
+        self.roberta.embeddings.check_length(position_ids_BT)
+        embedded_BTH = self.roberta.embeddings(decoder_input_ids, position_ids_BT, None, None)
         outputs = self.decoder(
             embedded_BTH,
             decoder_attention_mask,
@@ -205,10 +212,14 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.lm_head.mean_loss(outputs.last_hidden_state, labels, label_smoothing)
-        wants_logits = labels is None or not self.training if output_logits is None else output_logits
+        if output_logits is None:
+            output_logits = labels is None or not self.training
+        logits = None
+        if output_logits:
+            logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         return Seq2SeqLMOutput(
             loss=loss,
-            logits=self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:]) if wants_logits else None,
+            logits=logits,
             **{CACHE: cache},
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
@@ -218,25 +229,32 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
 
-    def decoder_positions(self, decoder_input_ids, decoder_attention_mask, cache):
+    def decoder_positions(
+        self,
+        decoder_input_ids: torch.Tensor,
+        decoder_attention_mask: torch.Tensor | None,
+        cache: EncoderDecoderCache | None,
+    ) -> torch.Tensor:
         """Positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
         new = decoder_input_ids.shape[1]
-        past = cache.get_seq_length() if cache is not None else 0
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
             return count_positions(decoder_attention_mask, first_position(self.config))[:, -new:]
+        position_ids_BT = position_ids_of(decoder_input_ids, self.config)
+        if cache is None:
+            return position_ids_BT
         is_token_BT = decoder_input_ids.ne(self.config.pad_token_id)
-        return position_ids_of(decoder_input_ids, self.config) + past * is_token_BT
+        return position_ids_BT + cache.get_seq_length() * is_token_BT
 
     @classmethod
     def from_encoder(
         cls,
-        pretrained_model_name_or_path,
+        pretrained_model_name_or_path: Any,
         decoder_layers: int | None = None,
         decoder_layer_selection: str = "last",
         tie_decoder: bool = True,
         random: bool = False,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> "ForConditionalGeneration":
         """A translation model made of an encoder's folder or Hub id: one of VECO's, XLM-R, or another of this zoo.
 
         Args:
@@ -253,7 +271,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
                 model already, no model of XLM-R's shape, or without a weight of the encoder.
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype", "architectures"}
-        given = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
+        changes = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
         folder = pretrained_model_name_or_path
         saved, _ = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
@@ -262,43 +280,54 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if saved.get("eos_token_id", 2) is None:
             raise ValueError(f"{folder} has no eos_token_id: put its tokenizer into its folder.")
         # fields of this configuration only, and no auto_map: that of another model would name its files
-        shape = {name: saved[name] for name in fields & saved.keys()} | given
+        shape = {name: saved[name] for name in fields & saved.keys()} | changes
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
         encoder_config = cls.config_class(**shape)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
         config = cls.config_class(**shape | decoder_fields)
         if random:
-            model, fresh = cls(config).to(kwargs.get("dtype", torch.float32)), ["every weight"]
+            model = cls(config).to(kwargs.get("dtype", torch.float32))
+            fresh = ["every weight"]
         else:
             options = kwargs | {"config": encoder_config, "output_loading_info": True}
             encoder, report = cls.starts_from.from_pretrained(folder, **options)
             fresh = sorted(report["missing_keys"])
-            if lacking := [key for key in fresh if not re.search(r"^lm_head\.|\.crossattention\.", key)]:
-                raise ValueError(f"{folder} lacks {len(lacking)} weights of the encoder: {lacking[0]}, ...")
+            check_loaded(folder, fresh)
             model = cls(config).to(encoder.device, encoder.dtype)
             model.load_state_dict(decoder_state(encoder.state_dict(), indices))
-        if attention := kwargs.get("attn_implementation"):
+        attention = kwargs.get("attn_implementation")
+        if attention:
             model.set_attn_implementation(attention)
         if fresh:
-            names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))
+            without_numbers = [re.sub(r"\.\d+\.", ".*.", name) for name in fresh]
+            names = ", ".join(dict.fromkeys(without_numbers))
             logger.warning("%s.from_encoder(%r): newly initialized: %s", cls.__name__, str(folder), names)
         return model
 
 
-def first(token_ids) -> int:
+def check_loaded(folder: Any, missing: Sequence[str]) -> None:
+    """Raises `ValueError` where a weight of the encoder is missing; LM head and cross-attention may be drawn."""
+    lacking = [key for key in missing if not re.search(r"^lm_head\.|\.crossattention\.", key)]
+    if lacking:
+        raise ValueError(f"{folder} lacks {len(lacking)} weights of the encoder: {lacking[0]}, ...")
+
+
+def first(token_ids: int | Sequence[int]) -> int:
     """The id, or the first of several."""
     return token_ids if isinstance(token_ids, int) else token_ids[0]
 
 
 def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:
     """Encoder layers that a decoder is made of, in order."""
-    wanted = available if decoder_layers is None else decoder_layers
-    if not 1 <= wanted <= available:
-        raise ValueError(f"decoder_layers is {wanted}, but this encoder has {available} layers.")
-    if selection not in ("last", "first"):
-        raise ValueError(f"decoder_layer_selection must be 'last' or 'first', got {selection!r}.")
-    return list(range(available - wanted, available) if selection == "last" else range(wanted))
+    count = available if decoder_layers is None else decoder_layers
+    if not 1 <= count <= available:
+        raise ValueError(f"decoder_layers is {count}, but this encoder has {available} layers.")
+    if selection == "first":
+        return list(range(count))
+    if selection == "last":
+        return list(range(available - count, available))
+    raise ValueError(f"decoder_layer_selection must be 'last' or 'first', got {selection!r}.")
 
 
 def decoder_state(encoder_state: dict[str, torch.Tensor], indices: list[int]) -> dict[str, torch.Tensor]:

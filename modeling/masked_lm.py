@@ -4,9 +4,9 @@
 Legend: `B` sequences, `T` positions, `N` predictions, `H` hidden size, `V` vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .backbone import architecture_of, make_backbone, renamed
+from .configuration_encoder import EncoderConfig
 from .encoder import EncoderPreTrainedModel
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
@@ -30,19 +31,34 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
-        device_type, size = hidden_NH.device.type, len(weight_VH)
-        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-        leaves, needs = (hidden_NH, weight_VH, bias_V), ctx.needs_input_grad[:3]
-        ctx.gradients = [torch.zeros_like(of) if needed else None for of, needed in zip(leaves, needs, strict=True)]
-        of_hidden_NH, of_weight_VH, of_bias_V = ctx.gradients
+    def forward(
+        ctx: Any,
+        hidden_NH: torch.Tensor,
+        weight_VH: torch.Tensor,
+        bias_V: torch.Tensor,
+        labels_N: torch.Tensor,
+        row_weights_N: torch.Tensor,
+        label_smoothing: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        device_type = hidden_NH.device.type
+        vocabulary = len(weight_VH)
+        dtype = hidden_NH.dtype
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+        needs_gradient = ctx.needs_input_grad[:3]
+        hidden_grad_NH = torch.zeros_like(hidden_NH) if needs_gradient[0] else None
+        weight_grad_VH = torch.zeros_like(weight_VH) if needs_gradient[1] else None
+        bias_grad_V = torch.zeros_like(bias_V) if needs_gradient[2] else None
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
-        rows = max(1, LOGITS_AT_ONCE // size)
+        rows = max(1, LOGITS_AT_ONCE // vocabulary)
         with torch.autocast(device_type, enabled=False):
-            states_NH, matrix_VH, bias = (leaf.to(dtype) for leaf in leaves)
+            states_NH = hidden_NH.to(dtype)
+            matrix_VH = weight_VH.to(dtype)
+            bias = bias_V.to(dtype)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
-                labels, weights = labels_N[chunk, None], row_weights_N[chunk, None]
+                labels = labels_N[chunk, None]
+                weights = row_weights_N[chunk, None]
                 # one (rows, V) buffer in float32, worked on in place
                 scores = torch.addmm(bias, states_NH[chunk], matrix_VH.T).float()
                 scores -= scores.amax(1, keepdim=True)
@@ -51,37 +67,58 @@ class LinearCrossEntropy(torch.autograd.Function):
                     target = torch.lerp(target, scores.mean(1, keepdim=True), label_smoothing)
                 total = scores.exp_().sum(1, keepdim=True)
                 losses_N[chunk] = (total.log() - target).squeeze(1)
-                if not any(needs):
+                if not any(needs_gradient):
                     continue
                 scores *= weights / total
                 if label_smoothing:
-                    scores -= weights * (label_smoothing / size)
+                    scores -= weights * (label_smoothing / vocabulary)
                 scores.scatter_add_(1, labels, weights * (label_smoothing - 1.0))
-                if of_bias_V is not None:
-                    of_bias_V += scores.sum(0)
+                if bias_grad_V is not None:
+                    bias_grad_V += scores.sum(0)
                 scores = scores.to(dtype)
-                if of_hidden_NH is not None:
-                    of_hidden_NH[chunk] = scores @ matrix_VH
-                if of_weight_VH is not None and dtype == of_weight_VH.dtype:
-                    of_weight_VH.addmm_(scores.T, states_NH[chunk])
-                elif of_weight_VH is not None:  # by parts: a (V, H) matrix of products would be the largest tensor
-                    for part_WH, scores_NW in zip(of_weight_VH.split(2**14), scores.split(2**14, 1), strict=True):
-                        part_WH += scores_NW.T @ states_NH[chunk]
+                if hidden_grad_NH is not None:
+                    hidden_grad_NH[chunk] = scores @ matrix_VH
+                if weight_grad_VH is not None:
+                    add_product(weight_grad_VH, scores, states_NH[chunk])
+        ctx.gradients = (hidden_grad_NH, weight_grad_VH, bias_grad_V)
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_loss, _):
+    def backward(  # pyrefly: ignore[bad-override]  # the library's has any number of arguments
+        ctx: Any, grad_loss: torch.Tensor, _: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
-        # in place: a copy of the (V, H) gradient would be the largest tensor of the step
-        gradients = [None if of is None else of.mul_(grad_loss) for of in ctx.gradients]
+        for gradient in ctx.gradients:
+            if gradient is not None:
+                # in place: a copy of the (V, H) gradient would be the largest tensor of the step
+                gradient.mul_(grad_loss)
+        gradients = ctx.gradients
         ctx.gradients = None
         return *gradients, None, None, None
 
 
-def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):
+def add_product(sum_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor) -> None:
+    """Adds `scores.T @ states` to the sum, in place."""
+    if scores_NV.dtype == sum_VH.dtype:
+        sum_VH.addmm_(scores_NV.T, states_NH)
+        return
+    # by parts: a (V, H) matrix of products would be the largest tensor
+    part_size = 2**14
+    for part_WH, scores_NW in zip(sum_VH.split(part_size), scores_NV.split(part_size, 1), strict=True):
+        part_WH += scores_NW.T @ states_NH
+
+
+def linear_cross_entropy(
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    labels_N: torch.Tensor,
+    row_weights_N: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropies of a linear classifier over a large vocabulary, in nats.
 
     Returns the sum weighted by `row_weights_N` (default 1), to call `backward` on, and the unweighted losses (N,),
@@ -95,57 +132,57 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     if bias_V is None:
         bias_V = weight_VH.new_zeros(len(weight_VH))
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
-        weight_VH, bias_V = weight_VH.detach(), bias_V.detach()
+        weight_VH = weight_VH.detach()
+        bias_V = bias_V.detach()
     return LinearCrossEntropy.apply(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing)
 
 
 class LMHead(nn.Module):
     """XLM-R's masked-LM head: dense, GELU, LayerNorm (`config.lm_head_transform`), then tied embeddings and a bias."""
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         super().__init__()
-        self.has_transform, self.scale = config.lm_head_transform, config.lm_head_scale
+        self.has_transform = config.lm_head_transform
+        self.scale = config.lm_head_scale
         if self.has_transform:
             self.dense = nn.Linear(config.hidden_size, config.hidden_size)
             self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def transform(self, states):
+    def transform(self, states: torch.Tensor) -> torch.Tensor:
         """What the embeddings are multiplied with: (..., H) -> (..., H)."""
-        return self.layer_norm(nn.functional.gelu(self.dense(states))) if self.has_transform else states * self.scale
+        if not self.has_transform:
+            return states * self.scale
+        return self.layer_norm(nn.functional.gelu(self.dense(states)))
 
-    def forward(self, states):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Logits (..., V) of states (..., H)."""
         return self.decoder(self.transform(states))
 
-    def loss(self, states_NH, labels_N, row_weights_N=None, label_smoothing=0.0):
+    def loss(
+        self,
+        states_NH: torch.Tensor,
+        labels_N: torch.Tensor,
+        row_weights_N: torch.Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
-        options = (labels_N, row_weights_N, label_smoothing)
-        return linear_cross_entropy(self.transform(states_NH), self.decoder.weight, self.decoder.bias, *options)
+        hidden_NH = self.transform(states_NH)
+        decoder = self.decoder
+        return linear_cross_entropy(hidden_NH, decoder.weight, decoder.bias, labels_N, row_weights_N, label_smoothing)
 
-    def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
+    def mean_loss(
+        self, states_BTH: torch.Tensor, labels_BT: torch.Tensor, label_smoothing: float = 0.0
+    ) -> torch.Tensor:
         """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none:
         random masks leave such batches of short texts, and a mean over nothing would be NaN.
 
         Raises `ValueError` where the labels have another shape.
         """
-        _, states_NH, labels_N = at_predictions(states_BTH, labels_BT)
-        return self.loss(states_NH, labels_N, label_smoothing=label_smoothing)[0] / max(1, len(labels_N))
-
-
-def at_predictions(states_BTH, labels_BT):
-    """Places (N,) of the labels other than -100 in the flattened (B * T) rows, states (N, H) and labels (N,) there.
-
-    Raises `ValueError` where the labels have another shape.
-    """
-    if labels_BT.shape != states_BTH.shape[:2]:
-        raise ValueError(
-            f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both one "
-            "shape, with label -100 where nothing is predicted."
-        )
-    places_N = labels_BT.flatten().ne(-100).nonzero().squeeze(1)  # waits for a GPU
-    return places_N, states_BTH.flatten(0, 1)[places_N], labels_BT.flatten()[places_N]
+        labeled = at_predictions(Predictions(states_BTH, labels_BT))
+        total, losses_N = self.loss(labeled.states_NH, labeled.labels_N, label_smoothing=label_smoothing)
+        return total / max(1, len(losses_N))
 
 
 class BackboneHead(LMHead):
@@ -153,20 +190,23 @@ class BackboneHead(LMHead):
 
     def __init__(self, whole: PreTrainedModel):
         nn.Module.__init__(self)
-        base = whole.base_model_prefix
-        self.parts = nn.ModuleDict({name: module for name, module in whole.named_children() if name != base})
+        parts = dict(whole.named_children())
+        del parts[whole.base_model_prefix]
+        self.parts = nn.ModuleDict(parts)
         names = {module: name for name, module in self.parts.named_modules()}
-        self.decoder_name = names[whole.get_output_embeddings()]
+        self.decoder_name = names[cast(nn.Module, whole.get_output_embeddings())]
         self.transform_name = architecture_of(whole.config).transform
 
     @property
-    def decoder(self) -> nn.Linear:
+    def decoder(self) -> nn.Linear:  # pyrefly: ignore[bad-override]  # one of `parts`, saved once
         """The output embeddings."""
-        return self.parts.get_submodule(self.decoder_name)
+        return cast(nn.Linear, self.parts.get_submodule(self.decoder_name))
 
-    def transform(self, states):
-        """See `LMHead.transform`."""
-        return states if self.transform_name is None else self.parts.get_submodule(self.transform_name)(states)
+    def transform(self, states: torch.Tensor) -> torch.Tensor:
+        """See `LMHead.transform`: the architecture's module, if it has one."""
+        if self.transform_name is None:
+            return states
+        return self.parts.get_submodule(self.transform_name)(states)
 
 
 class LMHeadModel(EncoderPreTrainedModel):
@@ -177,7 +217,7 @@ class LMHeadModel(EncoderPreTrainedModel):
         "lm_head.decoder.bias": "lm_head.bias",
     }
 
-    def __init__(self, config):
+    def __init__(self, config: EncoderConfig):
         super().__init__(config)
         if config.backbone_config is None:
             self.roberta = self.encoder_class(config, add_pooling_layer=False)
@@ -186,21 +226,20 @@ class LMHeadModel(EncoderPreTrainedModel):
             whole = make_backbone(config, AutoModelForMaskedLM)
             self.roberta = self.encoder_class(config, add_pooling_layer=False, backbone=whole.base_model)
             self.lm_head = BackboneHead(whole)
-            self._tied_weights_keys = {
-                renamed(whole, name): renamed(whole, source) for name, source in whole._tied_weights_keys.items()
-            }
+            tied = whole._tied_weights_keys.items()
+            self._tied_weights_keys = {renamed(whole, name): renamed(whole, source) for name, source in tied}
         self.post_init()
 
-    def get_output_embeddings(self):
+    def get_output_embeddings(self) -> nn.Module:
         return self.lm_head.decoder
 
-    def set_output_embeddings(self, new_embeddings):
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         if self.config.backbone_config is None:
             self.lm_head.decoder = new_embeddings
         else:
             self.lm_head.parts.set_submodule(self.lm_head.decoder_name, new_embeddings)
 
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, LMHead) and self.config.backbone_config is None:
             init.zeros_(module.bias)
@@ -218,7 +257,7 @@ class ForMaskedLM(LMHeadModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> MaskedLMOutput:
         """Logits (B, T, V), and the mean cross-entropy of the predicted positions.
 
@@ -236,10 +275,16 @@ class ForMaskedLM(LMHeadModel):
         """
         fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs = self.roberta(input_ids, attention_mask=attention_mask, **fields, return_dict=True, **kwargs)
-        loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
+        states_BTH = outputs.last_hidden_state
+        loss = None
+        if labels is not None:
+            loss = self.lm_head.mean_loss(states_BTH, labels)
+        logits = None
+        if labels is None or not self.training:
+            logits = self.lm_head(states_BTH)
         return MaskedLMOutput(
             loss=loss,
-            logits=self.lm_head(outputs.last_hidden_state) if labels is None or not self.training else None,
+            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -263,17 +308,30 @@ class PreTrainingOutput(ModelOutput):
     batch_rows: dict[str, torch.Tensor] | None = None
 
 
-# Fields of a set of inputs that the encoder reads; the rest (languages, segment_ids, ...) serve masks and logs.
-ENCODER_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+# Fields of a set of inputs that the encoder reads; the rest (corpus_names, segment_ids, ...) serve masks and logs.
+ENCODER_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "text_lengths")
 
 
 class Predictions(NamedTuple):
-    """What one loss has to predict: states (B, T, H) and labels (B, T), -100 where nothing; `examples` (B,) the row of
-    the sub-batch that each row belongs to, where that is not itself."""
+    """What one loss has to predict.
+
+    states_BTH: states; labels_BT: gold tokens, -100 where nothing is predicted; examples_B: the row of the sub-batch
+    that each row belongs to, where that is not itself; positions_N: where the labels are not -100 in the flattened
+    (B * T) rows, in order, if that is known. It is not needed, but finding it waits for a GPU.
+    """
 
     states_BTH: torch.Tensor
     labels_BT: torch.Tensor
     examples_B: torch.Tensor | None = None
+    positions_N: torch.Tensor | None = None
+
+
+class Labeled(NamedTuple):
+    """Predicted positions: their states and labels, and the row of the sub-batch that each belongs to."""
+
+    states_NH: torch.Tensor
+    labels_N: torch.Tensor
+    rows_N: torch.Tensor
 
 
 class Losses(NamedTuple):
@@ -285,7 +343,32 @@ class Losses(NamedTuple):
     rows_N: torch.Tensor
 
 
-Found = Iterator[tuple[str, Predictions | Losses]]
+NamedLosses = Iterator[tuple[str, Predictions | Losses]]
+
+
+def predictions_of(states_BTH: torch.Tensor, batch: Mapping[str, Any]) -> Predictions:
+    """The predictions of a sub-batch by its `labels` and, if it has them, its `prediction_positions`."""
+    return Predictions(states_BTH, batch["labels"], positions_N=batch.get("prediction_positions"))
+
+
+def at_predictions(predictions: Predictions) -> Labeled:
+    """States and labels where something is predicted.
+
+    Raises `ValueError` where the labels have another shape than the inputs.
+    """
+    states_BTH, labels_BT, examples_B, positions_N = predictions
+    if labels_BT.shape != states_BTH.shape[:2]:
+        raise ValueError(
+            f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both one "
+            "shape, with label -100 where nothing is predicted."
+        )
+    labels_F = labels_BT.flatten()
+    if positions_N is None:
+        positions_N = labels_F.ne(-100).nonzero().squeeze(1)  # waits for a GPU
+    rows_N = positions_N // labels_BT.shape[1]
+    if examples_B is not None:
+        rows_N = examples_B[rows_N]
+    return Labeled(states_BTH.flatten(0, 1)[positions_N], labels_F[positions_N], rows_N)
 
 
 class ForPreTraining(LMHeadModel):
@@ -299,12 +382,16 @@ class ForPreTraining(LMHeadModel):
     """
 
     # objectives of the paper -> the terms of their loss, `<objective>.<term>`; none: it is one loss
-    objectives = {"mlm": (), "tlm": ()}
+    objectives: dict[str, tuple[str, ...]] = {"mlm": (), "tlm": ()}
     # objectives without a sub-batch -> the one whose rows they learn from
     reads: dict[str, str] = {}
 
     def forward(
-        self, *, objective_weights: dict[str, float] | None = None, return_loss: bool = True, **batches: dict | None
+        self,
+        *,
+        objective_weights: Mapping[str, float] | None = None,
+        return_loss: bool = True,
+        **batches: dict[str, Any] | None,
     ) -> PreTrainingOutput:
         """The losses of all sub-batches, given by the name of their objective, as the collators of
         `pretraining/objectives/` make them: `model(**collate(examples))`.
@@ -312,7 +399,9 @@ class ForPreTraining(LMHeadModel):
         Args:
             batches: `input_ids` and `labels` (B, T), `attention_mask` (B, T) or (B, T, T), optionally `position_ids`.
                 The class of a paper reads further fields of its own objectives. The loss of any other name is masked
-                language modeling under the sub-batch's mask.
+                language modeling under the sub-batch's mask. The collators also hand over what they know on the CPU,
+                so that the model need not wait for a GPU to tell: `text_lengths`, a list of B numbers of tokens, if all
+                padding is on the right, and `prediction_positions` (N,), where the flattened labels are not -100.
             objective_weights: w_o, default 1 each; a loss of weight 0 is not computed.
             return_loss: false leaves `loss` out. The Trainer looks for this argument to know that the model has one.
 
@@ -320,66 +409,112 @@ class ForPreTraining(LMHeadModel):
             ValueError: no sub-batch, one that this model has no loss for, or all of weight 0; a weight of no loss.
         """
         weights = objective_weights or {}
-        # in the order of the class: the last bit of a sum would depend on that of the arguments
-        batches = {name: batches[name] for name in self.objectives | batches if batches.get(name) is not None}
-        if not batches or any(name in self.reads or torch.is_tensor(of) for name, of in batches.items()):
-            own = ", ".join(name for name in self.objectives if name not in self.reads)
-            raise ValueError(
-                f"{type(self).__name__} got {', '.join(batches) or 'nothing'}: give it sub-batches, dicts of inputs by "
-                f"the names of their objectives, such as {own}."
-            )
-        known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
-        if unknown := sorted(weights.keys() - set(known)):
-            raise ValueError(f"objective_weights has {unknown[0]!r}, but {type(self).__name__} has {', '.join(known)}.")
-        masked, others, batch_rows = {}, {}, {}
-        for name, batch in batches.items():
-            objectives = (name, *(reader for reader, read in self.reads.items() if read == name))
-            if not any(weights.get(loss, 1.0) for of in objectives for loss in self.losses_of_objective(of)):
+        sub_batches = self._sub_batches(batches)
+        self._check_weights(weights, sub_batches)
+        labeled: dict[str, Labeled] = {}
+        others: dict[str, Losses] = {}
+        for name, sub_batch in sub_batches.items():
+            if not self._is_learned(name, weights):
                 continue
-            for loss, found in self.predictions(name, batch, weights):
-                if isinstance(found, Losses):
-                    others[loss], batch_rows[loss] = found, found.rows_N
-                    continue
-                places_N, states_NH, labels_N = at_predictions(found.states_BTH, found.labels_BT)
-                rows_N = places_N // found.labels_BT.shape[1]
-                batch_rows[loss] = rows_N if found.examples_B is None else found.examples_B[rows_N]
-                weights_N = torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device)
-                masked[loss] = states_NH, labels_N, weights_N
-        if not masked and not others:
-            raise ValueError(f"every loss of {', '.join(batches)} has weight 0: leave the objective out.")
-        token_losses, totals = {}, []
-        if masked:  # one call of the head, so that its (V, H) gradient exists once
-            total, losses_N = self.lm_head.loss(*map(torch.cat, zip(*masked.values(), strict=True)))
-            counts = [len(labels_N) for _, labels_N, _ in masked.values()]
-            token_losses = dict(zip(masked, losses_N.split(counts), strict=True))
+            for loss, result in self.predictions(name, sub_batch, weights):
+                if isinstance(result, Losses):
+                    others[loss] = result
+                else:
+                    labeled[loss] = at_predictions(result)
+        if not labeled and not others:
+            raise ValueError(f"every loss of {', '.join(sub_batches)} has weight 0: leave the objective out.")
+
+        token_losses = {}
+        totals = []
+        if labeled:
+            total, token_losses = self._head_losses(labeled, weights)
             totals.append(total)
-        for name, found in others.items():
-            token_losses[name] = found.losses_N
-            totals.append(weights.get(name, 1.0) * found.total)
-        loss_sum = sum(totals)
-        loss = loss_sum / max(1, sum(map(len, token_losses.values()))) if return_loss else None
+        for loss, losses in others.items():
+            token_losses[loss] = losses.losses_N
+            totals.append(weights.get(loss, 1.0) * losses.total)
+        loss_sum = cast(torch.Tensor, sum(totals))
+        loss = None
+        if return_loss:
+            loss = loss_sum / max(1, sum(map(len, token_losses.values())))
+        batch_rows = {name: result.rows_N for name, result in (labeled | others).items()}
         return PreTrainingOutput(loss=loss, loss_sum=loss_sum, token_losses=token_losses, batch_rows=batch_rows)
+
+    def _sub_batches(self, batches: Mapping[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
+        """The sub-batches that were given, in the order of the class: the last bit of a sum would depend on that of the
+        arguments."""
+        sub_batches = {}
+        for name in dict.fromkeys([*self.objectives, *batches]):
+            batch = batches.get(name)
+            if batch is not None:
+                sub_batches[name] = batch
+        is_wrong = [name in self.reads or torch.is_tensor(batch) for name, batch in sub_batches.items()]
+        if not sub_batches or any(is_wrong):
+            expected = ", ".join(name for name in self.objectives if name not in self.reads)
+            raise ValueError(
+                f"{type(self).__name__} got {', '.join(sub_batches) or 'nothing'}: give it sub-batches, dicts of "
+                f"inputs by the names of their objectives, such as {expected}."
+            )
+        return sub_batches
+
+    def _check_weights(self, weights: Mapping[str, float], sub_batches: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for the weight of a loss that there is not."""
+        losses = []
+        for name in dict.fromkeys([*self.objectives, *sub_batches]):
+            losses += self.losses_of_objective(name)
+        unknown = sorted(weights.keys() - set(losses))
+        if unknown:
+            raise ValueError(
+                f"objective_weights has {unknown[0]!r}, but {type(self).__name__} has {', '.join(losses)}."
+            )
+
+    def _is_learned(self, name: str, weights: Mapping[str, float]) -> bool:
+        """Whether a loss from the sub-batch has a weight."""
+        losses = self.losses_of_objective(name)
+        for reader, read_name in self.reads.items():
+            if read_name == name:
+                losses += self.losses_of_objective(reader)
+        return any(weights.get(loss, 1.0) for loss in losses)
+
+    def _head_losses(
+        self, labeled: Mapping[str, Labeled], weights: Mapping[str, float]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Weighted sum and token losses of all masked-LM losses, by one call of the head, so that its (V, H) gradient
+        exists once."""
+        row_weights = []
+        for loss, predictions in labeled.items():
+            count = len(predictions.labels_N)
+            device = predictions.labels_N.device
+            row_weights.append(torch.full((count,), float(weights.get(loss, 1.0)), device=device))
+        states_NH = torch.cat([predictions.states_NH for predictions in labeled.values()])
+        labels_N = torch.cat([predictions.labels_N for predictions in labeled.values()])
+        total, losses_N = self.lm_head.loss(states_NH, labels_N, torch.cat(row_weights))
+        counts = [len(predictions.labels_N) for predictions in labeled.values()]
+        return total, dict(zip(labeled, losses_N.split(counts), strict=True))
 
     @classmethod
     def losses_of_objective(cls, name: str) -> list[str]:
         """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
-        return [f"{name}.{term}" for term in cls.objectives.get(name, ())] or [name]
+        terms = cls.objectives.get(name, ())
+        if not terms:
+            return [name]
+        return [f"{name}.{term}" for term in terms]
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
+    def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
         """The losses of one sub-batch and what they predict: here its objective's, from the encoder's states."""
         if not {"input_ids", "labels"} <= batch.keys() or "generation_mask" in batch:
             raise ValueError(
                 f"{type(self).__name__} computes masked language modeling for {name!r}, and its sub-batch has the "
                 f"fields {', '.join(batch)}. Give it to the model of its paper."
             )
-        yield name, Predictions(self.roberta(**encoder_inputs(batch)).last_hidden_state, batch["labels"])
+        outputs = self.roberta(**encoder_inputs(batch))
+        yield name, predictions_of(outputs.last_hidden_state, batch)
 
 
-def encoder_inputs(fields: dict) -> dict[str, torch.Tensor]:
+def encoder_inputs(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What the encoder reads of a set of inputs."""
     return {field: fields[field] for field in ENCODER_FIELDS if field in fields}
 
 
-def unmasked_ids(batch: dict) -> torch.Tensor:
+def unmasked_ids(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """(B, T) the text of a masked sub-batch before it was masked."""
     return torch.where(batch["labels"].ne(-100), batch["labels"], batch["input_ids"])

@@ -6,15 +6,29 @@ XLM-R's shape with a tanh pooler on the base model, and a language embedding on 
 Legend: `B` sequences, `T` positions, `K` pseudo positions, `H` hidden size, `V` vocabulary.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
+from .attention_masks import on_device
 from .configuration_encoder import HEADS
 from .configuration_ernie_m import ErnieMConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of, without_dropout
-from .masked_lm import LOGITS_AT_ONCE, ForMaskedLM, ForPreTraining, Found, Predictions, encoder_inputs, unmasked_ids
+from .masked_lm import (
+    LOGITS_AT_ONCE,
+    ForMaskedLM,
+    ForPreTraining,
+    NamedLosses,
+    encoder_inputs,
+    predictions_of,
+    unmasked_ids,
+)
 from .task_heads import ForPooledSequenceClassification, ForQuestionAnswering, ForTokenClassification
 
 
@@ -23,7 +37,7 @@ class ErnieMPreTrainedModel(EncoderPreTrainedModel):
 
     config_class = ErnieMConfig
 
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, LanguageEmbedding):
             # from zero: a checkpoint without one gives the same states as before
@@ -42,7 +56,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
     No other token does, so that released checkpoints and every input of a fine-tuned model are as without.
     """
 
-    def __init__(self, config, add_pooling_layer: bool = True, backbone: PreTrainedModel | None = None):
+    def __init__(self, config: ErnieMConfig, add_pooling_layer: bool = True, backbone: PreTrainedModel | None = None):
         super().__init__(config, add_pooling_layer, backbone)
         if config.languages:
             if config.mask_token_id is None:
@@ -56,8 +70,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         language_ids: torch.Tensor | None = None,
-        **inputs,
-    ):
+        **inputs: Any,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Encode; see `EncoderModel.forward`.
 
         Args:
@@ -112,7 +126,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     Sub-batches, see `ForPreTraining.forward`: `attention_mask` is (B, T), and (B, T, T) of camlm (`camlm_mask`). Of a
     model with languages tlm, camlm and btmlm have `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T)
-    (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being pseudo positions, <mask> without a label.
+    (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being pseudo positions, <mask> without a label, and
+    may have `pseudo_positions` (K,), where these are in the flattened (B * T) rows: finding them waits for a GPU.
 
     Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask, and for
     btmlm of a model without languages. A missing field is a KeyError.
@@ -127,7 +142,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
+    def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
         """The losses of one objective: each is one, from the encoder's states."""
         inputs = inputs_with_languages(batch)
         if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
@@ -137,49 +152,66 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             # before they are filled: the same in both steps
             inputs.setdefault("position_ids", position_ids_of(batch["input_ids"], self.config))
             inputs["input_ids"] = self.back_translate(batch)
-        yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
+        yield name, predictions_of(self.roberta(**inputs).last_hidden_state, batch)
 
     @torch.no_grad()
-    def generation_states(self, batch: dict) -> torch.Tensor:
+    def generation_states(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """BTMLM's first step: states (B, T, H), of which those of the pseudo positions are what they predict from.
 
         `batch` is `btmlm` of `forward`; its text is read unmasked, without dropout. ValueError without languages.
         """
         if not self.config.languages or "language_ids" not in batch:
             raise ValueError("btmlm needs config.languages and language_ids: a pseudo position needs its language.")
+        inputs = inputs_with_languages(batch)
+        inputs.setdefault("position_ids", position_ids_of(batch["input_ids"], self.config))
+        inputs["input_ids"] = unmasked_ids(batch)
+        inputs["attention_mask"] = batch["generation_mask"]
         with without_dropout(self):
-            inputs = {"position_ids": position_ids_of(batch["input_ids"], self.config)} | inputs_with_languages(batch)
-            inputs |= {"input_ids": unmasked_ids(batch), "attention_mask": batch["generation_mask"]}
             return self.roberta(**inputs).last_hidden_state
 
     @torch.no_grad()
-    def back_translate(self, batch: dict) -> torch.Tensor:
+    def back_translate(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """`input_ids` (B, T) of BTMLM's second step, with pseudo tokens by the first, `generation_states`.
 
         Each pseudo position reads the unmasked text, its own language and position, and no other pseudo position.
         """
-        states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
-        is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
-        filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT])
-        return filled_BT
+        states_FH = self.generation_states(batch).flatten(0, 1)
+        filled_BT = batch["input_ids"]
+        positions_K = batch.get("pseudo_positions")
+        if positions_K is None:
+            is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
+            positions_K = is_pseudo_BT.flatten().nonzero().squeeze(1)  # waits for a GPU
+        filled_F = filled_BT.flatten().index_copy(0, positions_K, self._likeliest(states_FH[positions_K]))
+        return filled_F.view_as(filled_BT)
 
     def _likeliest(self, states_KH: torch.Tensor) -> torch.Tensor:
         """(K,) tokens, never a special token that the configuration knows."""
-        config, tokens = self.config, []
-        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-        named = (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends)
-        special = [id_ for id_ in (*named, *(config.special_token_ids or ())) if id_ is not None]
-        for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)):
+        special = on_device(np.array(self._special_ids(), dtype=np.int64), states_KH.device)
+        tokens = []
+        for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // self.config.vocab_size)):
             logits_KV = self.lm_head(chunk_KH).float()
-            logits_KV[:, special] = -torch.inf
+            logits_KV.index_fill_(1, special, -torch.inf)
             tokens.append(logits_KV.argmax(-1))
         return torch.cat(tokens)
 
+    def _special_ids(self) -> list[int]:
+        """Ids of the special tokens that the configuration knows."""
+        config = self.config
+        ids = [config.pad_token_id, config.bos_token_id, config.mask_token_id]
+        if isinstance(config.eos_token_id, list):
+            ids += config.eos_token_id
+        else:
+            ids.append(config.eos_token_id)
+        ids += config.special_token_ids or ()
+        return [token_id for token_id in ids if token_id is not None]
 
-def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
+
+def inputs_with_languages(batch: Mapping[str, Any]) -> dict[str, Any]:
     """What ERNIE-M's encoder reads of a sub-batch."""
     inputs = encoder_inputs(batch)
-    return inputs | {"language_ids": batch["language_ids"]} if "language_ids" in batch else inputs
+    if "language_ids" in batch:
+        inputs["language_ids"] = batch["language_ids"]
+    return inputs
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):

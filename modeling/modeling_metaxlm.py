@@ -7,13 +7,16 @@ learns from a teacher of one language too, which is no part of the model.
 Legend: `B` rows, `T` positions; `N` positions that the teacher answered, `C` tokens that both have; `H` hidden size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 
 from .configuration_encoder import HEADS
 from .configuration_metaxlm import MetaXlmConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining, Found, Losses, Predictions, encoder_inputs
+from .masked_lm import ForMaskedLM, ForPreTraining, Losses, NamedLosses, encoder_inputs, predictions_of
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -62,7 +65,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     objectives = ForPreTraining.objectives | {"kd": ()}
     reads = {"kd": "mlm"}
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
+    def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
         """The losses of one sub-batch: `mlm` and `kd` from one forward."""
         if name != "mlm" or not weights.get("kd", float("teacher" in batch)):
             if weights.get(name, 1.0):
@@ -70,7 +73,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             return
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state
         if weights.get(name, 1.0):
-            yield name, Predictions(states_BTH, batch["labels"])
+            yield name, predictions_of(states_BTH, batch)
         yield "kd", self.distillation_losses(states_BTH, **batch["teacher"])
 
     def distillation_losses(
@@ -86,8 +89,8 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
         decoder = self.lm_head.decoder
         bias_C = None if decoder.bias is None else decoder.bias[tokens_C]
         logits_NC = nn.functional.linear(states_NH, decoder.weight[tokens_C], bias_C).float()
-        log_own_NC = (logits_NC / temperature).log_softmax(-1)
-        losses_N = nn.functional.kl_div(log_own_NC, log_probabilities_NC, reduction="none", log_target=True).sum(-1)
+        log_q_NC = (logits_NC / temperature).log_softmax(-1)
+        losses_N = nn.functional.kl_div(log_q_NC, log_probabilities_NC, reduction="none", log_target=True).sum(-1)
         losses_N = losses_N * temperature**2
         return Losses(losses_N.sum(), losses_N.detach(), positions_N // states_BTH.shape[1])
 

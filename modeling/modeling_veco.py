@@ -7,6 +7,9 @@ An XLM-R encoder whose layers carry a cross-attention module that can be plugged
 Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` = 2H.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
 import torch
 from torch import nn
 
@@ -15,7 +18,7 @@ from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import LM_HEAD, TOKEN_FIELDS, EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
-from .masked_lm import ForMaskedLM, ForPreTraining, Found, Predictions
+from .masked_lm import ForMaskedLM, ForPreTraining, NamedLosses, Predictions
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -74,48 +77,77 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
     objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
+    def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
         """The losses of one objective: `inner` from H, `cross` from S."""
         if not self.objectives.get(name):
             yield from super().predictions(name, batch, weights)
             return
-        rows = [len(batch[side]["input_ids"]) for side in ("x", "y")]
-        if rows[0] != rows[1]:
-            raise ValueError(f"sub-batch {name!r} has {rows[0]} rows of x and {rows[1]} of y: rows i are a pair.")
-        inputs, labels_BT, cross_mask = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
-        pairs = len(labels_BT) // 2
+        pairs = len(batch["x"]["input_ids"])
+        if len(batch["y"]["input_ids"]) != pairs:
+            raise ValueError(
+                f"sub-batch {name!r} has {pairs} rows of x and {len(batch['y']['input_ids'])} of y: rows i are a pair."
+            )
+        inputs, labels_BT, positions_N = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
         examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
         learns_inner = weights.get(f"{name}.inner", 1.0) != 0
         with torch.set_grad_enabled(torch.is_grad_enabled() and learns_inner):
             states_BTH = self.roberta(**inputs).last_hidden_state
         if learns_inner:
-            yield f"{name}.inner", Predictions(states_BTH, labels_BT, examples_B)
+            yield f"{name}.inner", Predictions(states_BTH, labels_BT, examples_B, positions_N)
         if weights.get(f"{name}.cross", 1.0) != 0:
-            inputs["attention_mask"] = cross_stream_mask(self.config, inputs["attention_mask"])
             # the other side of row i is row i + pairs
-            other_BTH = states_BTH.detach().roll(pairs, 0)
-            cross_BTH = self.roberta(
-                **inputs, encoder_hidden_states=other_BTH, encoder_attention_mask=cross_mask
-            ).last_hidden_state
-            yield f"{name}.cross", Predictions(cross_BTH, labels_BT, examples_B)
+            others = {
+                "encoder_hidden_states": states_BTH.detach().roll(pairs, 0),
+                "encoder_attention_mask": inputs["attention_mask"].roll(pairs, 0),
+            }
+            if "text_lengths" in inputs:
+                others["encoder_text_lengths"] = batch["y"]["text_lengths"] + batch["x"]["text_lengths"]
+            inputs["attention_mask"] = cross_stream_mask(self.config, inputs["attention_mask"])
+            cross_BTH = self.roberta(**inputs, **others).last_hidden_state
+            yield f"{name}.cross", Predictions(cross_BTH, labels_BT, examples_B, positions_N)
 
 
-def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Both sides as 2B rows, x first, padded to the longer: inputs, labels, each row's mask of the other (2B, T)."""
-    lengths = [side["input_ids"].shape[1] for side in (x, y)]
+class StackedSides(NamedTuple):
+    """Both sides of pairs as 2B rows: inputs of the encoder, labels, and, if they are known, the positions of the
+    predictions in the flattened (2B * T) rows."""
+
+    inputs: dict[str, Any]
+    labels_BT: torch.Tensor
+    positions_N: torch.Tensor | None
+
+
+def stack_sides(x: Mapping[str, Any], y: Mapping[str, Any], padding_id: int) -> StackedSides:
+    """Both sides as 2B rows, x first, padded to the longer."""
+    length_x = x["input_ids"].shape[1]
+    length_y = y["input_ids"].shape[1]
+    length = max(length_x, length_y)
 
     def stacked(field: str, padding: int) -> torch.Tensor:
-        sides = zip((x, y), lengths, strict=True)
-        padded = (nn.functional.pad(side[field], [0, max(lengths) - own], value=padding) for side, own in sides)
-        return torch.cat(list(padded))
+        x_BT = nn.functional.pad(x[field], [0, length - length_x], value=padding)
+        y_BT = nn.functional.pad(y[field], [0, length - length_y], value=padding)
+        return torch.cat([x_BT, y_BT])
 
     inputs = {"input_ids": stacked("input_ids", padding_id), "attention_mask": stacked("attention_mask", 0)}
-    return inputs, stacked("labels", -100), inputs["attention_mask"].roll(len(x["input_ids"]), 0)
+    if "text_lengths" in x and "text_lengths" in y:
+        inputs["text_lengths"] = x["text_lengths"] + y["text_lengths"]
+    positions_N = None
+    if "prediction_positions" in x and "prediction_positions" in y:
+        positions_x = widened(x["prediction_positions"], length_x, length)
+        positions_y = widened(y["prediction_positions"], length_y, length)
+        positions_N = torch.cat([positions_x, positions_y + len(x["input_ids"]) * length])
+    return StackedSides(inputs, stacked("labels", -100), positions_N)
 
 
-def cross_stream_mask(config, attention_mask):
-    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`)."""
-    return attention_mask if config.cross_stream == "bidirectional" else as_block_mask(attention_mask).tril()
+def widened(positions_N: torch.Tensor, length: int, longer: int) -> torch.Tensor:
+    """Positions in flattened rows of a length, after the rows were padded to a longer one."""
+    return positions_N + positions_N // length * (longer - length)
+
+
+def cross_stream_mask(config: VecoConfig, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Self-attention mask of the stream that reads another sequence: unchanged, or causal (`config.cross_stream`)."""
+    if config.cross_stream == "bidirectional":
+        return attention_mask
+    return as_block_mask(attention_mask).tril()
 
 
 class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
@@ -133,7 +165,12 @@ class PlugIn:
     is bidirectional or causal as it was pre-trained (`config.cross_stream`), and one head serves both sides.
     """
 
-    def encode(self, input_ids, attention_mask, **kwargs):
+    config: Any
+    roberta: Any
+
+    def encode(
+        self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> tuple[Any, Sequence[tuple[torch.Tensor, torch.Tensor | None]]]:
         """See `HeadModel.encode`: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
 
         Args:
@@ -144,37 +181,52 @@ class PlugIn:
             ValueError: plug-out with y; plug-in without y, or in a model without cross-attention.
         """
         if not self.config.plug_in:
-            return super().encode(input_ids, attention_mask, **kwargs)
+            head: Any = super()
+            return head.encode(input_ids, attention_mask, **kwargs)
         prefix = "translation_"
-        of_y = {name.removeprefix(prefix): kwargs.pop(name) for name in [*kwargs] if name.startswith(prefix)}
-        if of_y.get("input_ids") is None:
+        translation_fields = [name for name in kwargs if name.startswith(prefix)]
+        translation = {name.removeprefix(prefix): kwargs.pop(name) for name in translation_fields}
+        if translation.get("input_ids") is None:
             raise ValueError(
                 f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
                 "translation_attention_mask (a Trainer keeps them with remove_unused_columns=False)."
             )
-        x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in TOKEN_FIELDS if name in kwargs}}
-        y = {name: of_y.get(name) for name in ("input_ids", "token_type_ids")}
-        mask_x_BT = padding_mask(input_ids if input_ids is not None else x["inputs_embeds"], attention_mask)
-        mask_y_BS = padding_mask(y["input_ids"], of_y.get("attention_mask"))
+        x: dict[str, Any] = {"input_ids": input_ids}
+        for name in TOKEN_FIELDS:
+            if name in kwargs:
+                x[name] = kwargs.pop(name)
+        y = {name: translation.get(name) for name in ("input_ids", "token_type_ids")}
+        tokens_x = x["inputs_embeds"] if input_ids is None else input_ids
+        mask_x_BT = padding_mask(tokens_x, attention_mask)
+        mask_y_BS = padding_mask(translation["input_ids"], translation.get("attention_mask"))
         # each H once; it serves the head and the other side
         outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
         alone_x_BTH = outputs.last_hidden_state
         alone_y_BSH = self.roberta(**y, attention_mask=mask_y_BS, return_dict=True).last_hidden_state
-
-        def features(side, mask_BT, alone_BTH, other_BSH, other_mask_BS):
-            crossed = self.roberta(
-                **side,
-                attention_mask=cross_stream_mask(self.config, mask_BT),
-                encoder_hidden_states=other_BSH,
-                encoder_attention_mask=other_mask_BS,
-                return_dict=True,
-            )
-            return torch.cat([alone_BTH, crossed.last_hidden_state], dim=-1), mask_BT
-
-        sides = [features(x, mask_x_BT, alone_x_BTH, alone_y_BSH, mask_y_BS)]
-        if any(name.endswith(("labels", "_positions")) and value is not None for name, value in of_y.items()):
-            sides.append(features(y, mask_y_BS, alone_y_BSH, alone_x_BTH, mask_x_BT))
+        crossed_x_BTH = self._crossed(x, mask_x_BT, alone_y_BSH, mask_y_BS)
+        sides = [(torch.cat([alone_x_BTH, crossed_x_BTH], dim=-1), mask_x_BT)]
+        gold = [value for name, value in translation.items() if name.endswith(("labels", "_positions"))]
+        if any(value is not None for value in gold):
+            crossed_y_BSH = self._crossed(y, mask_y_BS, alone_x_BTH, mask_x_BT)
+            sides.append((torch.cat([alone_y_BSH, crossed_y_BSH], dim=-1), mask_y_BS))
         return outputs, sides
+
+    def _crossed(
+        self,
+        inputs: dict[str, torch.Tensor | None],
+        mask_BT: torch.Tensor,
+        other_BSH: torch.Tensor,
+        other_mask_BS: torch.Tensor,
+    ) -> torch.Tensor:
+        """S (B, T, H) of one side: its states with cross-attention to the other's H."""
+        outputs = self.roberta(
+            **inputs,
+            attention_mask=cross_stream_mask(self.config, mask_BT),
+            encoder_hidden_states=other_BSH,
+            encoder_attention_mask=other_mask_BS,
+            return_dict=True,
+        )
+        return outputs.last_hidden_state
 
 
 def padding_mask(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

@@ -6,7 +6,8 @@ XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads witho
 Legend: `B` rows, `T` positions, or target words of a pair; `P` pairs, `S` source words, `K` links; `H` hidden size.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
 from .denoising_word_alignment import AlignmentLabels, dwa_labels, dwa_losses
 from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel, without_dropout
-from .masked_lm import ForMaskedLM, ForPreTraining, Found, Losses, Predictions, encoder_inputs, unmasked_ids
+from .masked_lm import ForMaskedLM, ForPreTraining, Losses, NamedLosses, encoder_inputs, predictions_of, unmasked_ids
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 from .word_probabilities import context_logits, word_shares
 
@@ -85,24 +86,25 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     objectives = ForPreTraining.objectives | {"dwa": (), "word_links": ()}
     reads = {"dwa": "tlm"}
 
-    def __init__(self, config):
+    def __init__(self, config: XlmAlignConfig):
         super().__init__(config)
         # named as in the released code
         self.q_linear = PointerLinear(config.hidden_size, config.hidden_size)
         self.k_linear = PointerLinear(config.hidden_size, config.hidden_size)
         self.post_init()
 
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, PointerLinear) and self.config.pointer_start == "identity":
             init.eye_(module.weight)
 
-    def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Found:
+    def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
         """The losses of one sub-batch: `tlm` and `dwa` from one forward."""
         if name == "word_links":
             yield name, self.link_losses(batch)
             return
-        if name != "tlm" or not weights.get("dwa", 1.0) or self.config.query_positions == "none":
+        learns_links = weights.get("dwa", 1.0) and self.config.query_positions != "none"
+        if name != "tlm" or not learns_links:
             if weights.get(name, 1.0):
                 yield from super().predictions(name, batch, weights)
             return
@@ -110,20 +112,28 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         is_last = self.config.pointer_layer == self.config.num_hidden_layers  # then the others need not be kept
         outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=not is_last)
         if weights.get(name, 1.0):
-            yield name, Predictions(outputs.last_hidden_state, batch["labels"])
-        states_BTH = outputs.last_hidden_state if is_last else outputs.hidden_states[self.config.pointer_layer]
+            yield name, predictions_of(outputs.last_hidden_state, batch)
+        states_BTH = outputs.last_hidden_state
+        if not is_last:
+            states_BTH = outputs.hidden_states[self.config.pointer_layer]
         yield "dwa", dwa_losses(states_BTH, labels, batch, self.q_linear, self.k_linear, self.config)
 
-    def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    def word_logits(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a `word_links` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words
         are translations, and where there are words."""
-        sides = batch["x"], batch["y"]
-        outputs = [self.roberta(**encoder_inputs(side), num_layers=self.config.labeling_layer) for side in sides]
-        states, words = [of.last_hidden_state.float() for of in outputs], [side["words"] for side in sides]
-        shares_PST, cells_PST = word_shares(*states, *(of >= 0 for of in words), words)
+        states = []
+        words = []
+        for side in (batch["x"], batch["y"]):
+            outputs = self.roberta(**encoder_inputs(side), num_layers=self.config.labeling_layer)
+            states.append(outputs.last_hidden_state.float())
+            words.append(side["words"])
+        is_token = [words_PN >= 0 for words_PN in words]
+        x_PSH, y_PTH = states
+        x_mask_PS, y_mask_PT = is_token
+        shares_PST, cells_PST = word_shares(x_PSH, y_PTH, x_mask_PS, y_mask_PT, words)
         return context_logits(shares_PST, cells_PST), cells_PST
 
-    def link_losses(self, batch: dict) -> Losses:
+    def link_losses(self, batch: Mapping[str, Any]) -> Losses:
         """Binary cross-entropies of word pairs, summed up for each source word: is the target word its translation?
 
         Possible links are left out. Examples without links (not `has_links`) are labeled by the model: a pair of words
@@ -131,30 +141,34 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         """
         logits_PST, cells_PST = self.word_logits(batch)
         row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
-        right_PST, is_asked_PST = torch.zeros_like(logits_PST), cells_PST.clone()
-        right_PST[row_K, source_K, target_K] = is_sure_K.to(right_PST.dtype)
-        is_asked_PST[row_K, source_K, target_K] = is_sure_K.bool()
+        gold_PST = torch.zeros_like(logits_PST)
+        gold_PST[row_K, source_K, target_K] = is_sure_K.to(gold_PST.dtype)
+        counts_PST = cells_PST.clone()
+        counts_PST[row_K, source_K, target_K] = is_sure_K.bool()
+
+        probability_PST = logits_PST.detach().sigmoid()
+        is_link_PST = probability_PST.ge(SURE)
         has_links_P11 = batch["has_links"][:, None, None]
-        own_PST = logits_PST.detach().sigmoid()
-        right_PST = torch.where(has_links_P11, right_PST, own_PST.ge(SURE).to(right_PST.dtype))
-        is_asked_PST &= has_links_P11 | own_PST.ge(SURE) | own_PST.lt(1 - SURE)
-        losses_PST = nn.functional.binary_cross_entropy_with_logits(logits_PST, right_PST, reduction="none")
-        losses_PS, is_word_PS = (losses_PST * is_asked_PST).sum(2), cells_PST.any(2)
-        return Losses(losses_PS.sum(), losses_PS.detach()[is_word_PS], is_word_PS.nonzero()[:, 0])
+        gold_PST = torch.where(has_links_P11, gold_PST, is_link_PST.to(gold_PST.dtype))
+        counts_PST &= has_links_P11 | is_link_PST | probability_PST.lt(1 - SURE)
+
+        losses_PST = nn.functional.binary_cross_entropy_with_logits(logits_PST, gold_PST, reduction="none")
+        losses_PS = (losses_PST * counts_PST).sum(2)
+        row_N, source_N = cells_PST.any(2).nonzero().unbind(1)  # the source words; waits for a GPU
+        return Losses(losses_PS.sum(), losses_PS.detach()[row_N, source_N], row_N)
 
     @torch.no_grad()
-    def self_label(self, batch: dict) -> AlignmentLabels:
+    def self_label(self, batch: Mapping[str, Any]) -> AlignmentLabels:
         """The links of a `tlm` sub-batch (section 3.1), from its text before it was masked.
 
         Only the layers up to `config.labeling_layer` are run, in evaluation mode for this pass only.
 
         Raises ValueError where a field is missing.
         """
+        inputs = encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}
         with without_dropout(self):
-            states_BTH = self.roberta(
-                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=self.config.labeling_layer
-            ).last_hidden_state
-        return dwa_labels(states_BTH, batch, self.config)
+            outputs = self.roberta(**inputs, num_layers=self.config.labeling_layer)
+        return dwa_labels(outputs.last_hidden_state, batch, self.config)
 
 
 class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):

@@ -11,7 +11,8 @@ linked: their pattern is free, a side may have no such token, and what lies outs
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,7 +44,14 @@ class Links(NamedTuple):
 
 @torch.no_grad()
 def align(
-    x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", words=None, cells_BST=None, **options
+    x_BSH: torch.Tensor,
+    y_BTH: torch.Tensor,
+    source_mask_BS: torch.Tensor,
+    target_mask_BT: torch.Tensor,
+    method: str = "ot_itermax",
+    words: Sequence[torch.Tensor] | None = None,
+    cells_BST: torch.Tensor | None = None,
+    **options: Any,
 ) -> Links:
     """Links between the tokens of pairs, from the tokens' vectors.
 
@@ -71,31 +79,50 @@ def align(
     Raises `ValueError` for an unknown method, and an option that the method does not have or that is out of range.
     """
     options = check_options(method, options)
-    x_BSH, y_BTH, masks = computable(x_BSH), computable(y_BTH), (source_mask_BS, target_mask_BT)
+    x_BSH = computable(x_BSH)
+    y_BTH = computable(y_BTH)
+    masks = (source_mask_BS, target_mask_BT)
     if method == "ot_words":
         return _likely_links(x_BSH, y_BTH, masks, words, cells_BST, **options)
     with torch.autocast(x_BSH.device.type, enabled=False):  # would round the products to 3 digits
         dots_BST = x_BSH @ y_BTH.transpose(1, 2)
     if method in ("ot", "ot_itermax"):
-        plan_BST = sinkhorn(dots_BST, *masks, *map(options.pop, SINKHORN_OPTIONS))
+        sinkhorn_options = [options.pop(name) for name in SINKHORN_OPTIONS]
+        plan_BST = sinkhorn(dots_BST, *masks, *sinkhorn_options)
         scores_BST = settle_one_token_sides(plan_BST, dots_BST, *masks)
         probabilities_BST = plan_BST.to(dots_BST.dtype)
     else:
-        scores_BST, probabilities_BST = dots_BST, sum(both_softmaxes(dots_BST, *masks)) / 2
+        scores_BST = dots_BST
+        over_targets_BST, over_sources_BST = both_softmaxes(dots_BST, *masks)
+        probabilities_BST = (over_targets_BST + over_sources_BST) / 2
         if method != "softmax":
             tiny = torch.finfo(dots_BST.dtype).tiny  # a vector of nothing but 0 is similar to none
-            x_norm_BS, y_norm_BT = (vectors_BNH.norm(dim=-1).clamp(min=tiny) for vectors_BNH in (x_BSH, y_BTH))
+            x_norm_BS = x_BSH.norm(dim=-1).clamp(min=tiny)
+            y_norm_BT = y_BTH.norm(dim=-1).clamp(min=tiny)
             scores_BST = dots_BST * (0.5 / x_norm_BS)[:, :, None] / y_norm_BT[:, None] + 0.5
     if method in ("ot", "mutual"):
         links_BST = argmax_links(scores_BST, *masks, **options)
     elif method == "softmax":
         links_BST = softmax_links(scores_BST, *masks, **options)
     else:
-        links_BST = itermax_links(scores_BST, *masks, options.pop("filter_iterations"), **options)
-    return Links(links_BST if cells_BST is None else links_BST & cells_BST, probabilities_BST, scores_BST)
+        iterations = options.pop("filter_iterations")
+        links_BST = itermax_links(scores_BST, *masks, iterations, **options)
+    if cells_BST is not None:
+        links_BST = links_BST & cells_BST
+    return Links(links_BST, probabilities_BST, scores_BST)
 
 
-def _likely_links(x_BSH, y_BTH, masks, words, cells_BST, threshold, link_all, slope, offset) -> Links:
+def _likely_links(
+    x_BSH: torch.Tensor,
+    y_BTH: torch.Tensor,
+    masks: tuple[torch.Tensor, torch.Tensor],
+    words: Sequence[torch.Tensor] | None,
+    cells_BST: torch.Tensor | None,
+    threshold: float,
+    link_all: bool,
+    slope: float,
+    offset: float,
+) -> Links:
     """The method `ot_words`."""
     if not 0 < threshold < 1:
         raise ValueError(f"threshold={threshold} is out of range: give a number between 0 and 1.")
@@ -111,8 +138,14 @@ def _likely_links(x_BSH, y_BTH, masks, words, cells_BST, threshold, link_all, sl
 
 @torch.no_grad()
 def sinkhorn(
-    similarity_BST, source_mask_BS, target_mask_BT, iterations=2, regularization=1.0, epsilon=1e-6, first="rows"
-):
+    similarity_BST: torch.Tensor,
+    source_mask_BS: torch.Tensor,
+    target_mask_BT: torch.Tensor,
+    iterations: int = 2,
+    regularization: float = 1.0,
+    epsilon: float = 1e-6,
+    first: str = "rows",
+) -> torch.Tensor:
     """Transport plan A = diag(u) K diag(v), K = max(epsilon, similarity)^(1 / regularization) (Eq. 1, 4-6).
 
     An iteration makes the rows sum to 1, then the columns (`first="rows"`, Eq. 6), or the columns before the rows
@@ -136,7 +169,8 @@ def sinkhorn(
     cells_BST = source_mask_BS[:, :, None] & target_mask_BT[:, None]
     floor = scores_BST.clamp(min=epsilon, max=torch.finfo(scores_BST.dtype).max)
     log_k_BST = (floor.log() / regularization).masked_fill(~cells_BST, -torch.inf)
-    log_u_BS1 = log_v_B1T = log_k_BST.new_zeros(())
+    log_u_BS1 = log_k_BST.new_zeros(())
+    log_v_B1T = log_k_BST.new_zeros(())
     for half in range(2 * iterations):
         if (half % 2 == 0) == (first == "rows"):
             log_u_BS1 = -(log_k_BST + log_v_B1T).logsumexp(2, keepdim=True)
@@ -147,7 +181,9 @@ def sinkhorn(
     return (log_k_BST + log_u_BS1 + log_v_B1T).exp()
 
 
-def settle_one_token_sides(plan_BST, similarity_BST, source_mask_BS, target_mask_BT):
+def settle_one_token_sides(
+    plan_BST: torch.Tensor, similarity_BST: torch.Tensor, source_mask_BS: torch.Tensor, target_mask_BT: torch.Tensor
+) -> torch.Tensor:
     """The plan to take argmaxes of: that of a pair of which one side has a single token is replaced by the similarity.
 
     All cells of such a plan are equal, and rounding would choose among them. Similarities that are not above 0, or NaN,
@@ -159,11 +195,12 @@ def settle_one_token_sides(plan_BST, similarity_BST, source_mask_BS, target_mask
     return torch.where(is_single_B[:, None, None], similarity_BST, plan_BST)
 
 
-def check_options(method, given):
-    """The method's options, those not given with its defaults."""
+def check_options(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """All options of the method: `options`, and its defaults of the others."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    known = METHOD_OPTIONS[method]
-    if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"option {unknown[0]!r} with method {method!r}: its options are {', '.join(known)}.")
-    return known | given
+    defaults = METHOD_OPTIONS[method]
+    for name in options:
+        if name not in defaults:
+            raise ValueError(f"option {name!r} with method {method!r}: its options are {', '.join(defaults)}.")
+    return defaults | options

@@ -45,10 +45,10 @@ class Meter:
         self.seconds = time.perf_counter()
 
     def add(self, batch: dict, output: PreTrainingOutput) -> None:
-        """Adds a micro-batch on the device and its output. `languages` of a sub-batch names each row's corpus."""
+        """Adds a micro-batch on the device and its output. `corpus_names` of a sub-batch has each row's corpus."""
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
-            corpus_names = batch[OBJECTIVES[objective].reads or objective]["languages"]
+            corpus_names = batch[OBJECTIVES[objective].reads or objective]["corpus_names"]
             slots_B = torch.tensor([self.slots[loss, name] for name in corpus_names], device="cpu")
             slots_N = slots_B.to(losses_N.device, non_blocking=True)[output.batch_rows[loss]]
             wide_losses_N = wide(losses_N)

@@ -275,7 +275,7 @@ def _print_first_batch(console: Console, batch: dict, tokenizer: PreTrainedToken
     """Prints the tokens of a few rows."""
     for objective, sub_batch in batch.items():
         console.print(f"first batch, {objective}; gold→shown where a token is predicted:")
-        names = sub_batch["languages"][:EXAMPLES_SHOWN]
+        names = sub_batch["corpus_names"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
             is_token_T = fields["segment_ids"][row] >= 0
             tokens: Any = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][is_token_T].tolist())

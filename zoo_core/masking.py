@@ -45,35 +45,37 @@ def mask_rows(
     """
     width = input_ids_BT.shape[1]
     size_B = np.count_nonzero(candidates_BT, axis=1)
-    wanted_B = (probability * size_B + uniform_of(keys_B)).astype(np.int64)
-    wanted_B = np.minimum(wanted_B, size_B - leave).clip(min=0)
-    if not wanted_B.any():
+    count_B = (probability * size_B + uniform_of(keys_B)).astype(np.int64)
+    count_B = np.minimum(count_B, size_B - leave).clip(min=0)
+    if not count_B.any():
         return
     bits_BT = bits_of(keys_B, width)
     # a row's last predicted number; positions that are no candidates sort last
     ordered_BT = np.where(candidates_BT, bits_BT, LAST_32)
     ordered_BT.sort(axis=1)
-    last_B = ordered_BT[np.arange(len(wanted_B)), np.maximum(wanted_B, 1) - 1]
+    last_B = ordered_BT[np.arange(len(count_B)), np.maximum(count_B, 1) - 1]
     chosen_BT = bits_BT <= last_B[:, None]
     chosen_BT &= candidates_BT
-    if not wanted_B.all():
-        chosen_BT[wanted_B == 0] = False
+    if not count_B.all():
+        chosen_BT[count_B == 0] = False
 
-    places_P = np.flatnonzero(chosen_BT)
-    shown_F, labels_F = input_ids_BT.reshape(-1), labels_BT.reshape(-1)
-    gold_P = shown_F[places_P]
-    labels_F[places_P] = gold_P
-    shown_F[places_P] = mask_id
+    positions_P = np.flatnonzero(chosen_BT)
+    input_ids_F = input_ids_BT.reshape(-1)
+    labels_F = labels_BT.reshape(-1)
+    gold_P = input_ids_F[positions_P]
+    labels_F[positions_P] = gold_P
+    input_ids_F[positions_P] = mask_id
     if mask_share == 1.0:
         return
     # new numbers, which do not depend on the rank
-    fate_P = bits_BT.reshape(-1)[places_P] ^ keys_B.astype(np.uint32)[places_P // width]
+    fate_P = bits_BT.reshape(-1)[positions_P] ^ keys_B.astype(np.uint32)[positions_P // width]
     scramble_32(fate_P, np.empty_like(fate_P))
-    first, last = np.uint32(mask_share * 2**32), np.uint32((mask_share + RANDOM_SHARE) * 2**32)
-    others = np.flatnonzero(fate_P >= first)
-    fates, places = fate_P[others], places_P[others]
+    first = np.uint32(mask_share * 2**32)
+    last = np.uint32((mask_share + RANDOM_SHARE) * 2**32)
+    is_other_P = fate_P >= first
+    fates = fate_P[is_other_P]
     stays = fates >= last
     # of K tokens none is more probable than another by more than K in a tenth of 2^32
-    tokens = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
-    drawn = vocabulary[np.where(stays, 0, tokens)]
-    shown_F[places] = np.where(stays, gold_P[others], drawn)
+    numbers = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
+    drawn = vocabulary[np.where(stays, 0, numbers)]
+    input_ids_F[positions_P[is_other_P]] = np.where(stays, gold_P[is_other_P], drawn)

@@ -13,6 +13,7 @@ Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides o
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -52,10 +53,10 @@ class Objective:
     mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
-    def check(self, place: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
+    def check(self, path: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
         """Raises ValueError if the last of the `phases` has no text for it among the recipe's `corpora`, or if the
-        model cannot learn it; warns if it would learn noise. `learned` is the configuration of the checkpoint from
-        which the run starts, empty for random weights.
+        model cannot learn it; warns if it would learn noise. `path` is its place in the recipe, for messages;
+        `learned` is the configuration of the checkpoint from which the run starts, empty for random weights.
         """
 
 
@@ -101,12 +102,15 @@ class Collator(Objective):
     language_share: ClassVar[float] = 0.0
 
     def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
-        self.tokenizer, self.languages, self.draws = tokenizer, languages or None, draws
+        self.tokenizer = tokenizer
+        self.languages = languages or None
+        self.draws = draws
         if not 0 <= self.mask_probability < 1:
             raise ValueError(f"mask_probability must be from 0 to below 1, got {self.mask_probability!r}.")
         if not isinstance(self.max_length, int) or self.max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {self.max_length!r}.")
-        if (tokenizer is not None or languages or draws) and getattr(tokenizer, "mask_token_id", None) is None:
+        is_collator = tokenizer is not None or languages or draws
+        if is_collator and getattr(tokenizer, "mask_token_id", None) is None:
             raise ValueError(f"the tokenizer, {str(tokenizer)[:50]}, has no mask token. Use that of a masked LM.")
         if self.languages and not isinstance(languages, Languages):
             if isinstance(languages, str):
@@ -121,7 +125,8 @@ class Collator(Objective):
     @cached_property
     def vocabulary(self) -> np.ndarray:
         """(K,) ids of ordinary tokens, for random replacements of masked tokens."""
-        return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids).astype(np.int32)
+        ids = np.arange(len(self.tokenizer))
+        return np.setdiff1d(ids, self.tokenizer.all_special_ids).astype(np.int32)
 
     @cached_property
     def is_text_token(self) -> np.ndarray:
@@ -136,9 +141,9 @@ class Collator(Objective):
         """Returns whether it learns from a corpus: text of its kind."""
         return corpus.kind == self.text
 
-    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
+    def predictions(self, sub_batch: dict[str, Any]) -> int:
         """Returns the number of predictions of a term of its loss."""
-        return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
+        return sum(len(inputs["prediction_positions"]) for inputs in inputs_of(sub_batch))
 
     def measure(self, model: Any, accelerator: Any, corpus: Any, batch_size: int) -> dict[str, float]:
         """Returns figures of a corpus' held-out examples in addition to losses."""
@@ -148,8 +153,11 @@ class Collator(Objective):
         """Returns the batch of some examples, `{name: sub-batch}`, for `model(**batch)` of `<Model>ForPreTraining`.
 
         A sub-batch has `input_ids`, `labels` (-100 where nothing is predicted), `segment_ids` and `special_tokens_mask`
-        (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. If the two
-        sides are separate inputs, each has these fields.
+        (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. It also has
+        what the model would otherwise wait for a GPU to tell: `text_lengths`, a list of B numbers of tokens, and
+        `prediction_positions` (N,), where the labels are in the flattened (B * T) rows. Numbers of Python stay on the
+        CPU, where sizes are needed; tensors go to the device. If the two sides are separate inputs, each has these
+        fields.
 
         Raises ValueError for an example without its keys, of another type, without a token, or with ids that are
         special or unknown to the tokenizer.
@@ -164,16 +172,24 @@ class Collator(Objective):
         seed = int(torch.randint(2**62, (), device="cpu"))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             seed += torch.distributed.get_rank()  # the Trainer gives all processes one seed
-        keys = ["language"] if len(self.keys) == 1 else [f"{key}_language" for key in self.keys]
-        codes = [(UNDETERMINED,) * len(self.keys[:2])] * len(examples)
-        if self.languages and self.language_share:
-            codes = [*zip(*(self._values(examples, key) for key in keys), strict=True)]
-            if unknown := {code for of_example in codes for code in of_example} - self.languages.rows.keys():
-                code = next(iter(unknown))
-                raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
+        codes = self._codes(examples)
+        names = ["-".join(codes_of_sides) for codes_of_sides in codes]
         ids = np.arange(len(examples), dtype=np.int64)
-        texts = Texts(self._read(examples, seed), ["-".join(names) for names in codes], ids, np.zeros_like(ids))
+        texts = Texts(self._read(examples, seed), names, ids, np.zeros_like(ids))
         return {self.name: self.sub_batch(texts, (seed,), codes=codes)}
+
+    def _codes(self, examples: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+        """Returns the languages of each example's sides, if <mask> may carry them; else unknown ones."""
+        if not self.languages or not self.language_share:
+            return [(UNDETERMINED,) * len(self.keys[:2])] * len(examples)
+        keys = ["language"]
+        if len(self.keys) > 1:
+            keys = [f"{key}_language" for key in self.keys]
+        columns = [self._values(examples, key) for key in keys]
+        for code in chain.from_iterable(columns):
+            if code not in self.languages.rows:
+                raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
+        return list(zip(*columns, strict=True))
 
     def sub_batch(
         self,
@@ -182,7 +198,7 @@ class Collator(Objective):
         training: bool = True,
         codes: Sequence[tuple[str, ...]] | None = None,
     ) -> dict:
-        """Returns a sub-batch as `__call__` does, with `languages`, a list of B corpus names, and `examples` (B,), ids.
+        """Returns a sub-batch as `__call__` does, with `corpus_names`, a list of B names, and `examples` (B,), ids.
 
         Random numbers depend on `key`, such as (seed, phase), objective, corpus, epoch and example, so that an example
         gets the same masks in every batching. `codes` are the languages of each example's sides, by default those of
@@ -191,19 +207,33 @@ class Collator(Objective):
         import torch
 
         seeds = {corpus: short_seed(*key, self.name, corpus) for corpus in set(texts.names)}
-        seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
+        seeds_B = np.array([seeds[corpus] for corpus in texts.names], dtype=np.uint64)
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
         # evaluation is like use, where <mask> of a text or pair carries no language
-        if not self.languages or not self.language_share or not (training or self.language_share == 1):
+        carries_languages = self.language_share == 1 or (self.language_share > 0 and training)
+        if not self.languages or not carries_languages:
             codes = []
         elif codes is None:
             codes = [self.languages.of_corpus[name] for name in texts.names]
         sides, codes = self.arrange(texts.sides, codes, keys_B)
-        rows_SB = np.array([[self.languages.rows[code] for code in of_row] for of_row in codes]).T
-        if len(rows_SB) and self.language_share < 1:  # other rows train the <mask> of later use, which carries none
-            rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
+        rows_SB = self._language_rows(codes, keys_B)
         fields = self.rows(sides, keys_B, rows_SB)
-        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)}
+        for inputs in inputs_of(fields):
+            hand_over_sizes(inputs)
+        return fields | {"corpus_names": texts.names, "examples": torch.from_numpy(texts.ids)}
+
+    def _language_rows(self, codes: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> np.ndarray:
+        """Returns (S, B) rows of the language embedding, see `rows`."""
+        if not codes:
+            return np.empty((0, len(keys_B)), dtype=np.int64)
+        sides = []
+        for codes_of_side in zip(*codes, strict=True):
+            sides.append([self.languages.rows[code] for code in codes_of_side])
+        rows_SB = np.array(sides)
+        if self.language_share < 1:  # other rows train the <mask> of later use, which carries none
+            is_carried_B = uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share
+            rows_SB = np.where(is_carried_B, rows_SB, -1)
+        return rows_SB
 
     def arrange(
         self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray
@@ -216,29 +246,41 @@ class Collator(Objective):
         """Returns the (B, T) fields: laid out, masked and padded. `language_rows_SB` are rows of the language
         embedding, -1 if <mask> carries none; empty if none does."""
         rows = lay_out(sides, self.tokenizer)
-        of_rows, is_padding = {"labels": self.mask(rows, keys_B)}, rows.segment_ids < 0
+        labels_BT = self.mask(rows, keys_B)
+        is_padding_BT = rows.segment_ids < 0
+        arrays = {"labels": labels_BT}
         if len(language_rows_SB):
-            first_B1, last_B1 = language_rows_SB[0, :, None], language_rows_SB[-1, :, None]
+            first_B1 = language_rows_SB[0, :, None]
+            last_B1 = language_rows_SB[-1, :, None]
             language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
-            of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any value: padding is not <mask>
+            arrays["language_ids"] = np.where(is_padding_BT, 0, language_ids)  # any value: padding is not <mask>
         if self.draws:
             from crosslingual_zoo.modeling.denoising_word_alignment import DRAWS
 
-            bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
-            of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
-        return rows.fields() | as_tensors(**of_rows)
+            bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding_BT.shape[1])
+            arrays["draws"] = np.where(is_padding_BT, 0, bits_BT % DRAWS)
+        return rows.fields() | as_tensors(**arrays)
 
     def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
         """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`, 80/10/10.
 
         `candidates_BT`: tokens that may be predicted, by default all ordinary ones.
         """
-        labels, probability = np.full_like(rows.input_ids, IGNORED), self.mask_probability
-        candidates_BT = rows.tokens if candidates_BT is None else candidates_BT
+        labels_BT = np.full_like(rows.input_ids, IGNORED)
+        if candidates_BT is None:
+            candidates_BT = rows.tokens
         # predicting the unknown token would teach which words the tokenizer lacks
-        known = candidates_BT & (rows.input_ids != self.tokenizer.unk_token_id)
-        mask_rows(rows.input_ids, labels, known, probability, keys_B, self.tokenizer.mask_token_id, self.vocabulary)
-        return labels
+        is_known_BT = candidates_BT & (rows.input_ids != self.tokenizer.unk_token_id)
+        mask_rows(
+            rows.input_ids,
+            labels_BT,
+            is_known_BT,
+            self.mask_probability,
+            keys_B,
+            self.tokenizer.mask_token_id,
+            self.vocabulary,
+        )
+        return labels_BT
 
     def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> list[list[np.ndarray]]:
         """Returns the tokens of each side of the examples, cut to a row's length."""
@@ -247,20 +289,26 @@ class Collator(Objective):
             return cut_sides(sides, self.text_length, self.apart)
         # at random, so that all parts of a long text are used over time
         room = self.text_length - SPECIALS_OF_TEXT
-        return [[random_window(ids, room, seed, "window", number) for number, ids in enumerate(sides[0])]]
+        windows = [random_window(ids, room, seed, "window", number) for number, ids in enumerate(sides[0])]
+        return [windows]
 
     def _values(self, examples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+        """Returns the values of a key. Raises ValueError for an example without it."""
         if not all(isinstance(example, Mapping) and key in example for example in examples):
             raise ValueError(f"{type(self).__name__} takes a list of dicts, each with the key {key!r}.")
         return [example[key] for example in examples]
 
     def _tokens(self, values: list[Any], key: str) -> list[np.ndarray]:
         """Returns texts and lists of ids as arrays (T,) int32."""
-        texts = [value for value in values if isinstance(value, str)]
+        texts: list[str | None] = [value for value in values if isinstance(value, str)]
         encoded = iter(encode_texts(texts, self.tokenizer) if texts else [])
-        arrays = [np.asarray(next(encoded) if isinstance(value, str) else value) for value in values]
+        arrays = []
+        for value in values:
+            ids = next(encoded) if isinstance(value, str) else value
+            arrays.append(np.asarray(ids))
         if not self._are_texts(arrays):
-            number = next(number for number, ids in enumerate(arrays) if not self._are_texts([ids]))
+            are_texts = [self._are_texts([ids]) for ids in arrays]
+            number = are_texts.index(False)
             raise ValueError(
                 f"{type(self).__name__}: {key!r} of example {number} is {str(values[number])[:80]!r}. It must be a "
                 "text, or a list of the tokenizer's ids, with at least one token and without special tokens."
@@ -269,9 +317,18 @@ class Collator(Objective):
 
     def _are_texts(self, arrays: list[np.ndarray]) -> bool:
         """Returns whether each array holds the ids of a text, without special tokens; in a few calls for all arrays."""
-        if not all(ids.ndim == 1 and len(ids) and ids.dtype.kind in "iu" for ids in arrays):
+        are_lists_of_ids = [ids.ndim == 1 and len(ids) > 0 and ids.dtype.kind in "iu" for ids in arrays]
+        if not all(are_lists_of_ids):
             return False
         ids_F = np.concatenate(arrays, dtype=np.int64, casting="unsafe")
         if ids_F.min() < 0 or ids_F.max() >= len(self.is_text_token):
             return False
         return bool(self.is_text_token[ids_F].all())
+
+
+def hand_over_sizes(inputs: dict[str, Any]) -> None:
+    """Adds to a set of inputs what the model would otherwise wait for a GPU to tell: `text_lengths`, a list, and the
+    `prediction_positions`, a tensor. Whoever changes padding or labels later removes them."""
+    inputs["text_lengths"] = inputs["segment_ids"].ge(0).sum(1).tolist()
+    if "labels" in inputs:
+        inputs["prediction_positions"] = inputs["labels"].flatten().ne(IGNORED).nonzero().squeeze(1)

@@ -1,7 +1,7 @@
 """ERNIE-M's back-translation masked LM (Ouyang et al., EMNLP 2021, section 3.1, Figures 3 and 4)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from crosslingual_zoo.pretraining.data.examples import SPECIALS_OF_PAIR, SPECIAL
 from crosslingual_zoo.pretraining.data.languages import target_languages
 from crosslingual_zoo.pretraining.objectives.base import SHORTEST, TARGET, Collator
 from crosslingual_zoo.pretraining.objectives.camlm import CamlmCollator
+from crosslingual_zoo.pretraining.rows import Rows
 from crosslingual_zoo.zoo_core.keyed_random import key_stream, uniform_of
 from crosslingual_zoo.zoo_core.recipes import LARGEST, option
 
@@ -66,7 +67,7 @@ class BtmlmCollator(Collator):
     own_mask = True
     is_masked_lm = False
 
-    def __post_init__(self, tokenizer, languages, draws) -> None:
+    def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
         super().__post_init__(tokenizer, languages, draws)
         if tokenizer is not None and (self.languages is None or len(self.languages.rows) < 2):
             raise ValueError("BTMLM needs two languages or more. Pass languages=model.config.languages.")
@@ -78,55 +79,71 @@ class BtmlmCollator(Collator):
 
     @property
     def text_length(self) -> int:
+        """Positions of a text, which leave room for its pseudo tokens."""
         return length_of_text(self.max_length, self.pseudo_share)
 
     def reads_corpus(self, corpus: Any) -> bool:
         """Returns whether a corpus is text in a language that can be translated into another."""
-        is_text = super().reads_corpus(corpus)
-        return is_text and bool(self.languages.targets(corpus.languages[0], self.target_languages)[0])
+        if not super().reads_corpus(corpus):
+            return False
+        targets, _ = self.languages.targets(corpus.languages[0], self.target_languages)
+        return len(targets) > 0
 
-    def arrange(self, sides, codes, keys_B):
+    def arrange(
+        self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray
+    ) -> tuple[list[list[np.ndarray]], Sequence[tuple[str, ...]]]:
+        """Returns the texts and their pseudo positions, as <mask>, with a target language drawn for each."""
         length_B = np.array([len(tokens) for tokens in sides[0]])
         room_B = (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0)
         count_B = np.minimum(pseudo_count(length_B, self.pseudo_share), room_B)
         # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
-        return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B)
+        pseudo = [slots[:count] for count in count_B]
+        return [*sides, pseudo], self._with_targets(codes, keys_B)
 
-    def rows(self, sides, keys_B, language_rows_SB):
+    def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        """Returns the fields, with the mask of the first step and the positions that it fills."""
         from crosslingual_zoo.modeling.attention_masks import (
             btmlm_generation_mask,  # with transformers, which takes seconds to import
         )
 
         fields = super().rows(sides, keys_B, language_rows_SB)
-        mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
-        return fields | {"generation_mask": mask_BTT}
+        is_pseudo_BT = (fields["segment_ids"] == 1) & fields["input_ids"].eq(self.tokenizer.mask_token_id)
+        fields["generation_mask"] = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
+        fields["pseudo_positions"] = is_pseudo_BT.flatten().nonzero().squeeze(1)
+        return fields
 
-    def mask(self, rows, keys_B):
+    def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
+        """Returns labels of the text alone: its pseudo tokens are not predicted."""
         return super().mask(rows, keys_B, rows.of_side[0])
 
-    def check(self, place, phases, corpora, config, learned):
+    def check(self, path: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
+        """Raises ValueError without pairs of the languages, or without language embeddings; warns if the model cannot
+        translate."""
         pairs = [corpus.codes for corpus in corpora.values() if corpus.kind == "bitext"]
-        read, rule = phases[-1].read(corpora).values(), self.target_languages
-        if not any(target_languages(corpus.codes[0], pairs, rule) for corpus in read if corpus.kind == self.text):
-            raise ValueError(f"{place} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
+        texts = [corpus for corpus in phases[-1].read(corpora).values() if corpus.kind == self.text]
+        if not any(target_languages(corpus.codes[0], pairs, self.target_languages) for corpus in texts):
+            raise ValueError(f"{path} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
         if not getattr(config, "languages", None):
-            raise ValueError(f"{place} needs language embeddings. Set model.config.languages.")
+            raise ValueError(f"{path} needs language embeddings. Set model.config.languages.")
         learns = any(CamlmCollator.name in phase.objectives for phase in phases)
         if not learns and not learned.get("languages"):
             logger.warning(
-                f"{place} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "
+                f"{path} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "
                 f"{CamlmCollator.name} to this phase or an earlier one, or start from a checkpoint with it."
             )
 
     def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
         """Returns the language of each text, and the one into which it is back-translated."""
-        targets = {code: self.languages.targets(code, self.target_languages) for code, *_ in set(codes_B1)}
-        drawn, made = uniform_of(key_stream(keys_B, TARGET)).tolist(), []
-        for (code, *_), number in zip(codes_B1, drawn, strict=False):
+        codes = [code for code, *_ in codes_B1]
+        targets = {code: self.languages.targets(code, self.target_languages) for code in set(codes)}
+        numbers = uniform_of(key_stream(keys_B, TARGET)).tolist()
+        pairs = []
+        for code, number in zip(codes, numbers, strict=False):
             names, shares = targets[code]  # a sample of them, by inversion
-            made.append((code, names[int(np.searchsorted(shares.cumsum()[:-1], number, side="right"))]))
-        return made
+            sampled = int(np.searchsorted(shares.cumsum()[:-1], number, side="right"))
+            pairs.append((code, names[sampled]))
+        return pairs
 
 
 def pseudo_count(tokens: int | np.ndarray, share: float) -> int | np.ndarray:

@@ -1,7 +1,10 @@
 """VECO's cross-attention masked LM (ACL 2021, Figure 2): of adjacent segments, and of translations."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from crosslingual_zoo.pretraining.objectives.base import X_MASKS, Y_MASKS, Collator
 from crosslingual_zoo.pretraining.rows import SIDES
@@ -34,17 +37,18 @@ class CaMlmCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def check(self, place, phases, corpora, config, learned):
+    def check(self, path: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
+        """Raises ValueError for a model without cross-attention."""
         if not config.cross_attention:
-            raise ValueError(f"{place} needs cross-attention. Set model.config.cross_attention to true.")
+            raise ValueError(f"{path} needs cross-attention. Set model.config.cross_attention to true.")
 
-    def rows(self, sides, keys_B, language_rows_SB):
+    def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        """Returns a set of fields for each side, `x` and `y`."""
+        fields = {}
         # each side has its own keys: the papers mask them independently
-        rows = super().rows
-        return {
-            name: rows([side], key_stream(keys_B, stream), language_rows_SB)
-            for name, side, stream in zip(SIDES, sides, (X_MASKS, Y_MASKS), strict=True)
-        }
+        for name, side, stream in zip(SIDES, sides, (X_MASKS, Y_MASKS), strict=True):
+            fields[name] = super().rows([side], key_stream(keys_B, stream), language_rows_SB)
+        return fields
 
 
 @dataclass(kw_only=True)

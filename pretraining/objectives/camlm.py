@@ -1,5 +1,6 @@
 """ERNIE-M's cross-attention masked LM (Ouyang et al., EMNLP 2021, section 3.1, Figure 2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,31 +38,44 @@ class CamlmCollator(Collator):
     language_share = 1.0
     own_mask = True
 
-    def arrange(self, sides, codes, keys_B):
+    def arrange(
+        self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray
+    ) -> tuple[list[list[np.ndarray]], Sequence[tuple[str, ...]]]:
+        """Returns the sides of each pair in an order that is drawn, with their languages."""
         # by the row's key, so that a pair has the same order in every batch
-        turned = (uniform_of(key_stream(keys_B, ORDER)) < 0.5).tolist()
-        pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides, turned, strict=True)]
-        codes = [of_row[::-1] if turn else of_row for of_row, turn in zip(codes, turned, strict=False)]
-        return [list(side) for side in zip(*pairs, strict=True)], codes
+        steps = np.where(uniform_of(key_stream(keys_B, ORDER)) < 0.5, -1, 1).tolist()
+        pairs = [pair[::step] for pair, step in zip(zip(*sides, strict=True), steps, strict=True)]
+        first, second = zip(*pairs, strict=True)
+        codes = [codes_of_pair[::step] for codes_of_pair, step in zip(codes, steps, strict=False)]
+        return [list(first), list(second)], codes
 
-    def rows(self, sides, keys_B, language_rows_SB):
+    def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        """Returns the fields; `attention_mask` is (B, T, T)."""
         from crosslingual_zoo.modeling.attention_masks import (
             camlm_mask,  # with transformers, which takes seconds to import
         )
 
         fields = super().rows(sides, keys_B, language_rows_SB)
         predicted_BT = fields["labels"].ne(IGNORED)
-        return fields | {"attention_mask": camlm_mask(fields["attention_mask"], fields["segment_ids"], predicted_BT)}
+        fields["attention_mask"] = camlm_mask(fields["attention_mask"], fields["segment_ids"], predicted_BT)
+        return fields
 
-    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
-        labels = np.full_like(rows.input_ids, IGNORED)
-        known = rows.input_ids != self.tokenizer.unk_token_id
-        of_side, mask_id = [tokens & known for tokens in rows.of_side], self.tokenizer.mask_token_id
-        for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
-            # nothing is predicted if the other side has only unknown tokens
-            share_B = np.where(other.any(1), self.mask_probability, 0.0)
-            keys = key_stream(keys_B, stream)  # else equal sides would have equal masks
+    def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
+        """Returns labels of both sides, each masked by itself; every predicted token becomes <mask>."""
+        labels_BT = np.full_like(rows.input_ids, IGNORED)
+        is_known_BT = rows.input_ids != self.tokenizer.unk_token_id
+        x_BT, y_BT = (is_side_BT & is_known_BT for is_side_BT in rows.of_side)
+        for candidates_BT, other_BT, stream in ((x_BT, y_BT, X_MASKS), (y_BT, x_BT, Y_MASKS)):
             mask_rows(
-                rows.input_ids, labels, candidates, share_B, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
+                rows.input_ids,
+                labels_BT,
+                candidates_BT,
+                # nothing is predicted if the other side has only unknown tokens
+                np.where(other_BT.any(1), self.mask_probability, 0.0),
+                key_stream(keys_B, stream),  # else equal sides would have equal masks
+                self.tokenizer.mask_token_id,
+                self.vocabulary,
+                mask_share=1.0,
+                leave=1,
             )
-        return labels
+        return labels_BT

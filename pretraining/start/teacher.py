@@ -109,7 +109,7 @@ class TeacherModel:
         device = fields["input_ids"].device
         length = fields["input_ids"].shape[1]
         rows = []
-        for row, corpus in enumerate(fields["languages"]):
+        for row, corpus in enumerate(fields["corpus_names"]):
             # the name of a corpus is its language, or language/source
             if corpus.partition("/")[0] == self.settings.language:
                 rows.append(row)

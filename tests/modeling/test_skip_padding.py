@@ -210,5 +210,5 @@ def test_packing_rows_are_nearly_full():
     for longest in (12, 60, 200):
         is_real = torch.arange(longest) < torch.randint(3, longest, (16, 1), generator=generator)
         is_real[3] = is_real[3].flip(0)
-        rows, width = Packing(is_real).shape
+        rows, width = Packing(is_real.numpy(), is_real.device).shape
         assert rows * width < 1.1 * is_real.sum() and width < 4 * longest

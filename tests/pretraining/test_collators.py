@@ -124,7 +124,7 @@ def test_mask_of_the_two_sides_is_their_own(sample_tokenizer):
     texts = texts_of([Example([side, side], "en-de", 0)])
     batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, mask_probability=HALF).sub_batch(texts, (1, 0))
     assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
-    assert set(batch) == {"x", "y", "languages", "examples"}
+    assert set(batch) == {"x", "y", "corpus_names", "examples"}
     camlm = COLLATORS["camlm"](sample_tokenizer, mask_probability=HALF, languages=LANGUAGES)
     labels = camlm.sub_batch(texts, (1, 0))["labels"][0]
     assert (labels[1:191] != labels[193:383]).any()
@@ -220,7 +220,9 @@ def test_collators_take_ids_of_texts(ids, sample_tokenizer):
 def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
     fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
-    assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["languages"] == ["en-de"] * len(pairs)
+    assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["corpus_names"] == ["en-de"] * len(
+        pairs
+    )
     first = fields["language_ids"][:, 0]  # en or de, as either side may be first
     assert set(first.tolist()) == {1, 2}
     written = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]

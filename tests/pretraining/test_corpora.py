@@ -88,10 +88,15 @@ def rows_of(batches):
     found = []
     for name, fields in (item for batch in batches for item in batch.items()):
         lengths = fields["attention_mask"].sum(1).tolist()
-        for row, (corpus, example) in enumerate(zip(fields["languages"], fields["examples"].tolist(), strict=True)):
+        for row, (corpus, example) in enumerate(zip(fields["corpus_names"], fields["examples"].tolist(), strict=True)):
             shown = (fields[key][row, : lengths[row]].tolist() for key in ("input_ids", "labels"))
             found.append((name, corpus, example, *shown))
     return sorted(found)
+
+
+def tensors_of(fields):
+    """The tensors of a sub-batch, in their order."""
+    return [value for value in fields.values() if torch.is_tensor(value)]
 
 
 def full_recipe(sample, recipe_of):
@@ -112,7 +117,7 @@ def test_feed_gives_the_same_step_in_any_batching(sample, recipe_of, sample_toke
     whole = batches_of(recipe, corpora, sample_tokenizer)
     assert torch.equal(torch.get_rng_state(), before)
     assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
-    assert all(len(fields["languages"]) == 8 for batch in whole for fields in batch.values())
+    assert all(len(fields["corpus_names"]) == 8 for batch in whole for fields in batch.values())
     resumed = batches_of(recipe, corpora, sample_tokenizer, start=4)
     assert [rows_of([batch]) for batch in resumed] == [rows_of([batch]) for batch in whole[4:]]
     recipe.gradient_accumulation_steps = 2
@@ -125,8 +130,9 @@ def test_feed_gives_the_same_step_in_any_batching(sample, recipe_of, sample_toke
     recipe.num_workers = 2
     for one, other in zip(whole, batches_of(recipe, corpora, sample_tokenizer), strict=True):
         for objective, fields in one.items():
-            assert fields["languages"] == other[objective]["languages"]
-            assert all(torch.equal(fields[key], other[objective][key]) for key in fields if key != "languages")
+            assert fields["corpus_names"] == other[objective]["corpus_names"]
+            assert all(map(torch.equal, tensors_of(fields), tensors_of(other[objective])))
+            assert fields["text_lengths"] == other[objective]["text_lengths"]
 
 
 def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer):
@@ -140,7 +146,7 @@ def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokeni
     assert corpora[0].max_length == 128 and corpora[3].max_length == 64
     assert [corpus.name for corpus in phase_corpora(corpora, recipe.phases[0])] == ["en", "zh", "en-de"]
     batches = batches_of(recipe, corpora, sample_tokenizer)
-    assert {name for batch in batches for name in batch["mlm"]["languages"]} == {"en", "zh"}
+    assert {name for batch in batches for name in batch["mlm"]["corpus_names"]} == {"en", "zh"}
     assert max(batch["mlm"]["input_ids"].shape[1] for batch in batches) == 16
 
 
@@ -154,7 +160,7 @@ def test_feed_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sa
 
     first = batches()
     held_out = sum(len(corpus.held_out) for corpus in corpora if len(corpus.languages) == 1)
-    assert sum(len(batch["languages"]) for batch in first) == held_out
+    assert sum(len(batch["corpus_names"]) for batch in first) == held_out
     recipe.seed = 99
     assert all(torch.equal(one["labels"], other["labels"]) for one, other in zip(first, batches(), strict=True))
 

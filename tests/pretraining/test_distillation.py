@@ -42,7 +42,8 @@ def predict(fields, tokenizer, rows_and_columns):
     labels = torch.full_like(gold, -100)
     for row, column in rows_and_columns:
         labels[row, column] = gold[row, column]
-    return fields | {"input_ids": gold.masked_fill(labels != -100, tokenizer.mask_token_id), "labels": labels}
+    others = {name: value for name, value in fields.items() if name != "prediction_positions"}
+    return others | {"input_ids": gold.masked_fill(labels != -100, tokenizer.mask_token_id), "labels": labels}
 
 
 @pytest.mark.parametrize(

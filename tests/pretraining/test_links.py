@@ -114,7 +114,9 @@ def test_collators_and_encodings_do_not_depend_on_what_read_before(sample_tokeni
     rows = MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]
     after = links_of_pair()
     for name in ("x", "y"):
-        assert all(torch.equal(after[name][key], before[name][key]) for key in before[name])
+        assert after[name].keys() == before[name].keys()
+        for key, values in before[name].items():
+            assert torch.equal(torch.as_tensor(after[name][key]), torch.as_tensor(values)), key
     assert torch.equal(after["links"], before["links"]) and before["links"][:, 1:3].tolist() == [[0, 0], [2, 2], [3, 1]]
     again = sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")
     assert again["input_ids"] == labeled["input_ids"] and sample_tokenizer.mask_token_id in labeled["input_ids"]
@@ -164,5 +166,5 @@ def test_links_collator_of_a_table_without_links(examples, files, recipe_of, sam
     batch = next(iter(training_batches(recipe, 0, corpora, sample_tokenizer)))["word_links"]
     has_links = torch.zeros(64, dtype=torch.bool)
     has_links[batch["links"][:, 0]] = True
-    assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]
+    assert has_links.tolist() == [name == "en-de/a" for name in batch["corpus_names"]]
     assert 16 < has_links.sum() < 48  # half of the rows, as the sizes are equal

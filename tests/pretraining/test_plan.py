@@ -57,7 +57,7 @@ def test_measure_scales_timed_steps_to_the_tokens_of_the_run(timed, accumulation
     tokens = (10 * 600 * accumulation, 100 * 90 * accumulation)
     assert costs.fastest == pytest.approx(tokens[0] * min(shares[0]) + tokens[1] * min(shares[1]))
     assert costs.slowest == pytest.approx(tokens[0] * max(shares[0]) + tokens[1] * max(shares[1]))
-    rows = [{name: len(part["languages"]) for name, part in batch.items()} for of in asked for batch in of]
+    rows = [{name: len(part["corpus_names"]) for name, part in batch.items()} for of in asked for batch in of]
     first, second = {"mlm": 8 // accumulation, "tlm": 4 // accumulation}, {"mlm": 4 // accumulation}
     assert rows == [first] * 3 + [second] * 3  # micro-batches of the run's size
 
@@ -68,7 +68,7 @@ def test_measure_times_a_part_of_a_large_step(timed, monkeypatch):
     peaks = iter([4 * 9 + others, others + state + activations, others + state + activations])
     monkeypatch.setattr(costs_module, "peak_bytes", lambda device: next(peaks))
     costs, asked = timed([1.0, 1.0, 1.0], [[fields_of(8192)], [fields_of(1)]])
-    assert {name: len(part["languages"]) for name, part in asked[0][0].items()} == {"mlm": 2, "tlm": 1}
+    assert {name: len(part["corpus_names"]) for name, part in asked[0][0].items()} == {"mlm": 2, "tlm": 1}
     scale = 8192 / max(tokens_of(batch) for batch in asked[0])
     assert costs.num_bytes == pytest.approx(others + state + activations * scale)
 
