@@ -150,7 +150,7 @@ def score_set(aligner: WordAligner, pairs: list[tuple[Side, Side]], gold: dict[i
     return shown | {"calibration_error": calibration_error(judged)}
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = make_parser(__doc__, "aligner_adapter")
     text = f"encoder (default {DEFAULT_MODEL})"
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help=text)
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="seeds of training (default 1)")
     text = "seeds of noisy copies of the encoder (default: none)"
     parser.add_argument("--noise", type=int, nargs="*", default=[], metavar="N", help=text)
-    flags = parser.parse_args()
+    flags = parser.parse_args(argv)
     with user_errors():
         flags.work.mkdir(parents=True, exist_ok=True)
         adapters = {f"seed {seed}": train(flags.model, flags.hub_root, seed, flags.work) for seed in flags.seeds}
