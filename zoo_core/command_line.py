@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,7 +87,7 @@ def parse_command_line(
 
 
 @contextlib.contextmanager
-def user_errors(after_interrupt: str = "") -> Iterator[None]:
+def user_errors(after_interrupt: str = "") -> Generator[None]:
     """Ends the program with a message and without a traceback after an error that the user can fix.
 
     The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C,

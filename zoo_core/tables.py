@@ -20,7 +20,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -142,7 +142,7 @@ def load_table(table: Table, hub_root: str | None = None) -> Rows:
 
 
 @contextlib.contextmanager
-def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
+def _explained(table: Table, path: str, hub_root: str | None) -> Generator[None]:
     """Turns errors of `datasets` and pandas into one line that names the table."""
     try:
         yield
@@ -282,7 +282,7 @@ def _without_timestamps(features: Any, replacement: dict[str, str]) -> Any:
 
 
 @contextlib.contextmanager
-def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
+def open_input(file: str | Path | BinaryIO) -> Generator[BinaryIO]:
     """Opens a file, or takes a stream such as standard input, which stays open, and unpacks bytes that begin as gzip.
     Raises ValueError for a damaged gzip file."""
     with contextlib.ExitStack() as stack:

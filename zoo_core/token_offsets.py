@@ -1,7 +1,7 @@
 """Which characters of a text a token has."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from tokenizers import processors
@@ -10,7 +10,7 @@ PROBE = "Jan ging (met 12 katten)."
 
 
 @contextlib.contextmanager
-def untrimmed_offsets(tokenizer: Any) -> Iterator[None]:
+def untrimmed_offsets(tokenizer: Any) -> Generator[None]:
     """Calls of a fast tokenizer inside this context give offsets that may begin with the white space before a word.
 
     `trim_offsets` of byte-level tokenizers removes that space from the offsets. Where the tokenizer has split the text
