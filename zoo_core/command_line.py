@@ -31,10 +31,12 @@ class CommandParser(argparse.ArgumentParser):
         about = "show the versions to name in an issue, and exit"
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 
+    # pyrefly: ignore[bad-override]  # the library's type has a case for each kind of namespace
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         return super().parse_known_args(self._prepared(args), namespace)
 
     # argparse of Python 3.14 does not call the method above in this one
+    # pyrefly: ignore[bad-override]  # as above
     def parse_known_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         return super().parse_known_intermixed_args(self._prepared(args), namespace)
 

@@ -31,7 +31,7 @@ def _post_processors(tokenizer: Any) -> list[Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a tokenizer with its own code may have none
     processor: Any = getattr(backend, "post_processor", None)
     if isinstance(processor, processors.Sequence):
-        return list(processor)
+        return list(processor)  # pyrefly: ignore[bad-argument-type]  # its types lack what iterates over it
     return [] if processor is None else [processor]
 
 
