@@ -150,7 +150,7 @@ class Results(dict):
     def figures(self) -> dict[str, Summary]:
         """The reported scores by language, and of several their average, the mean of others and the transfer gap."""
         table = self.table()
-        return {name: summary(table[name]) for name in table if name != AVERAGE or self.names[1:]}
+        return {name: summary(table[name]) for name in table.columns if name != AVERAGE or self.names[1:]}
 
     @property
     def average(self) -> Summary:
@@ -248,8 +248,10 @@ def differences(runs: dict[str, Results]) -> list[str]:
     texts: dict[str, dict[str, str]] = {}
     for run, results in runs.items():
         nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
-        (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
-        for field, value in flat.items():
+        flat = pandas.json_normalize({**nested, "model": results["model"]["folder"]})
+        row: dict[str, Any]
+        (row,) = flat.to_dict("records")  # pyrefly: ignore[bad-assignment]  # the names of columns are texts
+        for field, value in row.items():
             if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
                 value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
             texts.setdefault(field, dict.fromkeys(runs, "null"))[run] = json.dumps(value)

@@ -303,9 +303,10 @@ class PreTrainingOutput(ModelOutput):
     """
 
     loss: torch.Tensor | None = None
-    loss_sum: torch.Tensor | None = None
-    token_losses: dict[str, torch.Tensor] | None = None
-    batch_rows: dict[str, torch.Tensor] | None = None
+    # the library asks for the defaults, but `forward` returns all
+    loss_sum: torch.Tensor = None  # pyrefly: ignore[bad-assignment]
+    token_losses: dict[str, torch.Tensor] = None  # pyrefly: ignore[bad-assignment]
+    batch_rows: dict[str, torch.Tensor] = None  # pyrefly: ignore[bad-assignment]
 
 
 # Fields of a set of inputs that the encoder reads; the rest (corpus_names, segment_ids, ...) serve masks and logs.

@@ -145,11 +145,12 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
 
     def save(models: list[PreTrainedModel], weights: list[dict], output_dir: str) -> None:
         if accelerator.is_main_process:
-            save_model_folder(accelerator.unwrap_model(models[0]), tokenizer, Path(output_dir) / "model")
+            model: Any = accelerator.unwrap_model(models[0])
+            save_model_folder(model, tokenizer, Path(output_dir) / "model")
         weights.clear()
 
     def load(models: list[PreTrainedModel], input_dir: str) -> None:
-        model = accelerator.unwrap_model(models.pop())
+        model: Any = accelerator.unwrap_model(models.pop())
         # tied weights are written only once, by the name that comes first, so not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
         parameter_names = {name for name, _ in model.named_parameters()}

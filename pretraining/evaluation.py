@@ -7,13 +7,13 @@ import math
 import resource
 import time
 from itertools import islice, product
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import PreTrainedModel
 
-from crosslingual_zoo.modeling.masked_lm import PreTrainingOutput
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining, PreTrainingOutput
 from crosslingual_zoo.modeling.symmetrization import wide, wide_type
 from crosslingual_zoo.pretraining.data.batches import held_out_batches
 from crosslingual_zoo.pretraining.data.corpora import Corpus, unigram_entropy
@@ -101,7 +101,7 @@ def peak_bytes(device: torch.device) -> int:
 
 @torch.no_grad()
 def evaluate(
-    model: PreTrainedModel,
+    model: ForPreTraining,
     accelerator: Accelerator,
     phase: Phase,
     corpora: list[Corpus],
@@ -122,7 +122,7 @@ def evaluate(
     for collator in collators.values():
         batches = held_out_batches(corpora, collator, batch_size)
         for batch in islice(batches, accelerator.process_index, None, accelerator.num_processes):
-            batch = send_to_device(batch, accelerator.device)
+            batch: Any = send_to_device(batch, accelerator.device)
             with accelerator.autocast():
                 if teacher:
                     teacher.answer(batch, phase.objectives, unused)

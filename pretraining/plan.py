@@ -20,10 +20,11 @@ import pandas
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.modeling.backbone import honors_block_masks
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining
 from crosslingual_zoo.pretraining.costs import measure, memory_of, span, state_bytes, tokens_of
 from crosslingual_zoo.pretraining.data.batches import training_batches
 from crosslingual_zoo.pretraining.data.corpora import Corpus
@@ -238,7 +239,7 @@ def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> T
 
 
 def _phase_table(
-    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, model: PreTrainedModel
+    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, model: ForPreTraining
 ) -> Table:
     """`micro_batches`: those of the first step, in this process."""
     phase = phases[index]

@@ -79,6 +79,7 @@ class Teacher:
 class ModelStart:
     """The model and its initial weights."""
 
+    # pyrefly: ignore[invalid-literal]  # checkers take only names that are written here
     type: Literal[*MODEL_TYPES] = option(MISSING, "one of the four models of this zoo")
     start_from: str | None = option(
         None,

@@ -60,7 +60,7 @@ class RunReport:
             _keep_events(self.folder, step)
             before = read_json(self.folder / "run.json", {})
             session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
-            self.record = {
+            self.record: dict[str, Any] = {
                 "sessions": [*before.get("sessions", []), session],
                 "model_type": recipe.model.type,
                 "start_from": recipe.model.start_from,

@@ -7,7 +7,6 @@ again, before clipping. The loop waits for the device once a step.
 """
 
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -24,10 +23,10 @@ from accelerate.utils import (
     send_to_device,
     set_seed,
 )
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
+from transformers import PreTrainedTokenizerBase, get_scheduler
 
 from crosslingual_zoo.modeling.checkpoints import readable
-from crosslingual_zoo.modeling.configuration_encoder import longest_input
+from crosslingual_zoo.modeling.configuration_encoder import EncoderConfig, longest_input
 from crosslingual_zoo.modeling.masked_lm import ForPreTraining, PreTrainingOutput
 from crosslingual_zoo.modeling.symmetrization import wide_type
 from crosslingual_zoo.pretraining.checkpoints import (
@@ -101,7 +100,7 @@ class RunParts(NamedTuple):
     """What a recipe names: start, configuration of the model, tokenizer, text and teacher."""
 
     start: Start
-    config: PreTrainedConfig
+    config: EncoderConfig
     tokenizer: PreTrainedTokenizerBase
     corpora: list[Corpus]
     teacher: TeacherModel | None
@@ -114,6 +113,7 @@ def read_parts(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
+        # pyrefly: ignore[bad-specialization]  # our models all set a limit
         tokenizer.model_max_length = min(tokenizer.model_max_length, longest_input(config))
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
         teacher = None
@@ -122,7 +122,7 @@ def read_parts(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None
     return RunParts(start, config, tokenizer, corpora, teacher)
 
 
-def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
+def make_accelerator(precision: str, tracker: str | None = None, folder: str = ".") -> Accelerator:
     """Sets up process group, precision and tracker of the run in `folder`. Raises `ValueError` if that fails.
 
     The processes divide the examples, and each has the whole model. DeepSpeed clips and steps at the end of its
@@ -151,7 +151,7 @@ class Training:
     def __init__(
         self,
         recipe: Recipe,
-        model: PreTrainedModel,
+        model: ForPreTraining,
         corpora: list[Corpus],
         tokenizer: PreTrainedTokenizerBase,
         accelerator: Accelerator,
@@ -188,7 +188,8 @@ class Training:
         register_model_folder(self.accelerator, self.tokenizer)
         progress = read_json(checkpoint / "progress.json") if checkpoint else {"phase": 0, "step": 0}
         is_main = self.accelerator.is_main_process
-        facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
+        model: Any = self.accelerator.unwrap_model(self.model)
+        facts: dict[str, Any] = {"parameters": model.num_parameters()}
         if is_main:
             facts |= data_facts(self.corpora, self.tokenizer, self.teacher)
             facts["meta_pretrained"] = meta_pretrained
@@ -217,7 +218,8 @@ class Training:
         for batch in micro_batches:
             started = time.perf_counter()
             num_labels = self.phase.predictions(batch, weights)
-            output = self._backward(send_to_device(batch, device), weights, num_labels, is_last=True)
+            batch_on_device: Any = send_to_device(batch, device)
+            output = self._backward(batch_on_device, weights, num_labels, is_last=True)
             loss_sum = output.loss_sum.detach().to(wide_type(device))
             try:
                 self._step(num_labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
@@ -236,7 +238,7 @@ class Training:
         """
         self.index = index
         self.phase_step = 0
-        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        model: Any = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         optimizer_before = self.optimizer.optimizer if self.optimizer else None
         self.accelerator.free_memory()
         model.zero_grad()
@@ -250,11 +252,12 @@ class Training:
         self.scheduler = scheduler
         # for dropout; data and masks have their own numbers
         set_seed(self.recipe.seed + index, device_specific=True)
+        # pyrefly: ignore[missing-attribute]  # `make_accelerator` gives it one
         self.accelerator.ddp_handler.find_unused_parameters = may_lack_gradients(model, self.phase)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.model.train()
 
-    def _make_optimizer(self, model: PreTrainedModel) -> torch.optim.Optimizer:
+    def _make_optimizer(self, model: ForPreTraining) -> torch.optim.Optimizer:
         """Returns AdamW of the trained parameters, without weight decay of biases and LayerNorms."""
         phases = scheduled_together(self.recipe.phases, self.index)
         settings = self.recipe.optimizer
@@ -267,7 +270,11 @@ class Training:
         if vectors:
             groups.append({"params": vectors, "weight_decay": 0.0})
         return torch.optim.AdamW(
-            groups, lr=phases[0].learning_rate, betas=tuple(settings.betas), eps=settings.epsilon, fused=True
+            groups,
+            lr=phases[0].learning_rate,  # pyrefly: ignore[bad-argument-type]  # `Phase.check` requires it
+            betas=tuple(settings.betas),  # pyrefly: ignore[bad-argument-type]  # two, as the recipe's type says
+            eps=settings.epsilon,
+            fused=True,
         )
 
     def _make_scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
@@ -279,7 +286,7 @@ class Training:
 
     def _run_phase(self) -> None:
         phase = self.phase
-        model = self.accelerator.unwrap_model(self.model)
+        model: Any = self.accelerator.unwrap_model(self.model)
         weights = phase.loss_weights(model)
         corpora = phase_corpora(self.corpora, phase)
         meter = Meter(phase.losses(model), corpora, self.accelerator, self.phase_step)
@@ -348,7 +355,7 @@ class Training:
         loss_sum = torch.zeros((), dtype=wide_type(device), device=device)
         late_predictions = 0
         for number, batch in enumerate(micro_batches, start=1):
-            batch = send_to_device(batch, device, non_blocking=True)
+            batch: Any = send_to_device(batch, device, non_blocking=True)
             output = self._backward(batch, weights, num_labels, is_last=number == len(micro_batches))
             meter.add(batch, output)
             for name in self.phase.objectives.keys() - batch.keys():
@@ -393,6 +400,7 @@ class Training:
                     parameter.grad.mul_(scale)
         norm = self.accelerator.clip_grad_norm_(parameters, self.recipe.optimizer.max_grad_norm or math.inf)
         # the loop's only wait for the device
+        # pyrefly: ignore[unsupported-operation]  # the library returns no norm with DeepSpeed alone
         grad_norm, loss_sum, late_predictions, *next_numbers = torch.cat([norm[None], totals]).tolist()
         predictions = num_labels + late_predictions
         if not math.isfinite(loss_sum):
@@ -416,7 +424,7 @@ class Training:
         corpora = phase_corpora(self.corpora, phase)
         if not any(len(corpus.evaluated) for corpus in corpora):
             return
-        model = self.accelerator.unwrap_model(self.model)
+        model: Any = self.accelerator.unwrap_model(self.model)
         languages = Languages.of(self.config, self.corpora, self.recipe.alpha)
         collators = phase_collators(phase, self.tokenizer, languages)
         batch_size = self.recipe.evaluation.batch_size
@@ -442,7 +450,7 @@ class Training:
                     f"Weights are not finite at step {self.step}; the last good state is {newest}. {AFTER_DIVERGENCE}"
                 )
             )
-        progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
+        progress: dict[str, Any] = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress["scheduler"] = self.scheduler.state_dict()
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,10 +31,12 @@ class CommandParser(argparse.ArgumentParser):
         about = "show the versions to name in an issue, and exit"
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 
+    # pyrefly: ignore[bad-override]  # the library's type has a case for each kind of namespace
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         return super().parse_known_args(self._prepared(args), namespace)
 
     # argparse of Python 3.14 does not call the method above in this one
+    # pyrefly: ignore[bad-override]  # as above
     def parse_known_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         return super().parse_known_intermixed_args(self._prepared(args), namespace)
 
@@ -87,7 +89,7 @@ def parse_command_line(
 
 
 @contextlib.contextmanager
-def user_errors(after_interrupt: str = "") -> Iterator[None]:
+def user_errors(after_interrupt: str = "") -> Generator[None]:
     """Ends the program with a message and without a traceback after an error that the user can fix.
 
     The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C,

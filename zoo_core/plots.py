@@ -1,7 +1,7 @@
 """What all plots share: a legend below, and lines of which no two are alike."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 @contextmanager
 def figure_of(
     path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], note: str = "", **options: Any
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Makes a figure with a grid of axes, and writes it to `path` at the end, with one legend below. `note` is a line
     above the legend: the meaning of bars, bands and dots."""
     from matplotlib.figure import Figure  # slow to import

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +88,7 @@ def from_all(work: Callable[[], T]) -> list[T]:
 
 
 @contextlib.contextmanager
-def main_first() -> Iterator[None]:
+def main_first() -> Generator[None]:
     """Runs the block first in the first process of each machine, so that the others find its downloads in a cache. If
     it raises ValueError or OSError in any process, all processes raise ValueError."""
     from accelerate import PartialState
@@ -131,7 +131,7 @@ def stop_if_told() -> None:
 
 
 @contextlib.contextmanager
-def stop_signals(advice: str = "") -> Iterator[None]:
+def stop_signals(advice: str = "") -> Generator[None]:
     """Ends the program with code 143 after SIGTERM or 130 after Ctrl-C, and one line with `advice` on how to continue.
 
     Does nothing outside of the main thread, which alone can have handlers. A signal that is ignored, as SIGINT is in a
@@ -174,7 +174,7 @@ def hold_signals() -> None:
 
 
 @contextlib.contextmanager
-def held_signals(is_held: bool = True) -> Iterator[None]:
+def held_signals(is_held: bool = True) -> Generator[None]:
     """Only notes a first signal inside the block. If not `is_held`, raises it, also one that came before."""
     was_held = _STATE.is_held
     _STATE.is_held = is_held
@@ -190,7 +190,7 @@ at_once = functools.partial(held_signals, False)
 
 
 @contextlib.contextmanager
-def forks_end_with_this_process() -> Iterator[None]:
+def forks_end_with_this_process() -> Generator[None]:
     """Inside the block, processes are forked that end with this one, also if it is killed: on Linux, whose kernel does
     this. `datasets` forks processes that otherwise wait forever."""
     if sys.platform == "linux":

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -184,7 +184,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 
 @contextlib.contextmanager
-def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
+def written_aside(path: str | os.PathLike) -> Generator[TextIO]:
     """Opens a UTF-8 file to write, in a folder that may be missing; readers see the old file or the whole new one.
 
     Removes what killed processes of this machine left of the same file."""

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
+import yaml  # pyrefly: ignore[untyped-import]  # has no types
 from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,7 +20,7 @@ STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
 
 @contextlib.contextmanager
-def run_lock(folder: str | Path) -> Iterator[None]:
+def run_lock(folder: str | Path) -> Generator[None]:
     """Holds `<folder>/.zoo-run.lock`, which the system releases when the process ends; the first one holds it for all.
     Missing folders are created, and removed again if they stay empty. Raises ValueError, in all processes, if another
     run holds the lock, and if the folder is a file."""
@@ -35,7 +35,7 @@ def run_lock(folder: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None]:
     if folder.is_file():
         raise ValueError(f"output_dir {str(folder)!r} is a file, but must be a folder. Name another one.")
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -142,7 +142,7 @@ def load_table(table: Table, hub_root: str | None = None) -> Rows:
 
 
 @contextlib.contextmanager
-def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
+def _explained(table: Table, path: str, hub_root: str | None) -> Generator[None]:
     """Turns errors of `datasets` and pandas into one line that names the table."""
     try:
         yield
@@ -177,7 +177,7 @@ def _load_folder(path: str, table: Table) -> Rows:
 
 def _cache_of(folder: Path) -> Path:
     """The cache of a folder's rows, by names, sizes and times of its files: by default, `datasets` reads old copies."""
-    import datasets
+    import datasets.config
 
     state: list[Any] = [str(folder.resolve())]
     for file in sorted(folder.rglob("*")):
@@ -190,7 +190,7 @@ def _cache_of(folder: Path) -> Path:
 def plain_path(path: str) -> str:
     """The path, or links to the same content in the cache of `datasets`, which would read an `UNUSUAL` path as a
     pattern, or as the address of something else."""
-    import datasets
+    import datasets.config
 
     absolute = Path(os.path.abspath(path))
     if not (absolute.exists() and UNUSUAL.search(f"{absolute}{absolute.resolve()}")):
@@ -258,7 +258,7 @@ def _csv_options(path: str, kind: str, delimiter: str | None) -> dict[str, Any]:
 def _as_written(load: Callable[..., Rows]) -> Rows:
     """Calls `load`, again where `datasets` reads JSON otherwise than it is written: it infers the types of columns from
     the first 10 MB, and dates from texts."""
-    import datasets
+    import datasets.exceptions
 
     try:
         rows = load()
@@ -282,7 +282,7 @@ def _without_timestamps(features: Any, replacement: dict[str, str]) -> Any:
 
 
 @contextlib.contextmanager
-def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
+def open_input(file: str | Path | BinaryIO) -> Generator[BinaryIO]:
     """Opens a file, or takes a stream such as standard input, which stays open, and unpacks bytes that begin as gzip.
     Raises ValueError for a damaged gzip file."""
     with contextlib.ExitStack() as stack:
@@ -419,7 +419,8 @@ def _has_rounded_numbers(dataset: Rows, column: str, feature: Any) -> bool:
 
     if not isinstance(dataset, datasets.Dataset) or getattr(feature, "dtype", None) != "float64":
         return False
-    ends = compute.min_max(dataset.flatten(max_depth=DEEPEST).data.column(column)).as_py()
+    values = dataset.flatten(max_depth=DEEPEST).data.column(column)
+    ends = compute.min_max(values).as_py()  # pyrefly: ignore[missing-attribute]  # made at import
     return any(end is not None and abs(end) > LARGEST_INTEGER for end in ends.values())
 
 

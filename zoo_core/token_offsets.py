@@ -1,7 +1,7 @@
 """Which characters of a text a token has."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from tokenizers import processors
@@ -10,7 +10,7 @@ PROBE = "Jan ging (met 12 katten)."
 
 
 @contextlib.contextmanager
-def untrimmed_offsets(tokenizer: Any) -> Iterator[None]:
+def untrimmed_offsets(tokenizer: Any) -> Generator[None]:
     """Calls of a fast tokenizer inside this context give offsets that may begin with the white space before a word.
 
     `trim_offsets` of byte-level tokenizers removes that space from the offsets. Where the tokenizer has split the text
@@ -31,7 +31,7 @@ def _post_processors(tokenizer: Any) -> list[Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a tokenizer with its own code may have none
     processor: Any = getattr(backend, "post_processor", None)
     if isinstance(processor, processors.Sequence):
-        return list(processor)
+        return list(processor)  # pyrefly: ignore[bad-argument-type]  # its types lack what iterates over it
     return [] if processor is None else [processor]
 
 

@@ -177,6 +177,7 @@ class MaskedExamples(Dataset):
     collators: dict[str, Any]
     key: tuple[int, int]
 
+    # pyrefly: ignore[bad-override-param-name]  # only the loader calls it, with what the sampler yields
     def __getitem__(self, micro_batch: dict[str, Drawn]) -> dict[str, dict]:
         """Returns the masked sub-batches of a micro-batch by objective."""
         sub_batches = {}

@@ -107,7 +107,7 @@ def pairs(
         lengths_2M = np.stack([lengths[0][source_rows_M], lengths[1][target_rows_M]])
         held_out_2M = np.stack([held_out[0][source_rows_M], held_out[1][target_rows_M]])
         shorter_M = lengths_2M.min(0)
-        counts = _counts(shorter_M, held_out_2M.any(0))
+        counts = _counts(shorter_M, np.any(held_out_2M, 0))
         cut_2M = cut_lengths(lengths_2M, max_length, apart)
         is_cut_M = (cut_2M != lengths_2M).any(0)
         has_text_M = shorter_M > 0
@@ -121,7 +121,7 @@ def pairs(
         ids_N = first_id + np.arange(len(rows[0]))
         examples = ExampleIndex(ids_N, np.stack(rows), np.zeros((len(rows), len(ids_N)), np.uint8), np.stack(stops))
         held_out_2N = held_out_2M[:, has_text_M]
-        yield Block(examples[~held_out_2N.any(0)], examples[held_out_2N.all(0)], counts)
+        yield Block(examples[~np.any(held_out_2N, 0)], examples[np.all(held_out_2N, 0)], counts)
         first_id += len(ids_N)
 
 

@@ -6,7 +6,7 @@ row's number. So a verse is held out in every corpus that has it.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from crosslingual_zoo.pretraining.recipe_corpora import Bitext, Corpora, LinkedPairs, Monolingual, SideOfPairs
 from crosslingual_zoo.zoo_core.tables import (
+    Rows,
     Table,
     columns_of,
     describe,
@@ -38,8 +39,8 @@ SPLIT_COLUMNS = ("source", "target")  # of pairs that are split here
 class TextColumn:
     """One column of text, with the columns that identify its rows and their documents."""
 
-    table: Table | None
-    rows: Dataset | None
+    table: Table  # it and the rows are None in a process that tokenizes
+    rows: Rows
     column: str
     identity: str | None  # None: the row's number
     reading: str = "text"  # how values become integers: a key of `readings.READINGS`
@@ -75,7 +76,7 @@ class Source:
                 tables.append(table)
         return {"name": self.name, "languages": list(self.corpus.codes), "tables": tables}
 
-    def add(self, table: Table, rows: Dataset, column: str, reading: str = "text") -> TextColumn:
+    def add(self, table: Table, rows: Rows, column: str, reading: str = "text") -> TextColumn:
         """Adds a column of text to the sides, and returns it."""
         _require_text(rows, column, f"The table of corpus {self.name}")
         columns = columns_of(rows)
@@ -84,7 +85,7 @@ class Source:
         self.sides.append(side)
         return side
 
-    def read(self, table: Table, texts: Sequence[str], document: str | None = None) -> Dataset:
+    def read(self, table: Table, texts: Sequence[str], document: str | None = None) -> Rows:
         """Loads a table; of a stream, columns of its first rows as text, from the copy on disk if there is one.
 
         `texts` are columns that may hold the text, `document` is one that names the documents.
@@ -114,7 +115,7 @@ class Source:
             raise ValueError(f"Corpus {self.name} cannot be read: {error.__cause__ or error}") from error
         return rows.select_columns([name for name in features if rows.data.column(name).null_count < len(rows)])
 
-    def _fingerprint(self, table: Table, rows: Dataset | None = None) -> str:
+    def _fingerprint(self, table: Table, rows: Rows = None) -> str:
         if not table.streaming:
             return table_fingerprint(table, self.hub_root, rows)
         path = resolve_hub_path(table.path, self.hub_root)
@@ -177,7 +178,7 @@ def _first_rows(
     for column in [column for column in texts if column in columns_of_rows] or texts[:1]:
         _require_text(rows, column, describe(table))
     for row in islice(rows, max_rows):
-        values = {}
+        values: dict[str, str | None] = {}
         for column in columns:
             value = get_column(row, column) if column in columns_of_rows else None
             values[column] = value if value is None else str(value)
@@ -222,9 +223,9 @@ def _open_bitext(source: Source, corpus: Bitext) -> None:
     where = f"Bitext {source.name}"
     _check_bitext(corpus, where)
     if corpus.table is not None:
-        _open_shared_table(source, corpus, where)
-    else:
-        _open_two_tables(source, corpus, where)
+        _open_shared_table(source, corpus, corpus.table, where)
+    elif corpus.source is not None and corpus.target is not None:  # has been checked
+        _open_two_tables(source, corpus, corpus.source, corpus.target, where)
 
 
 def _check_bitext(corpus: Bitext, where: str) -> None:
@@ -239,25 +240,25 @@ def _check_bitext(corpus: Bitext, where: str) -> None:
         raise ValueError(f"{where} sets separator, which is only for a `table`. Leave it out.")
 
 
-def _open_shared_table(source: Source, corpus: Bitext, where: str) -> None:
+def _open_shared_table(source: Source, corpus: Bitext, table: Table, where: str) -> None:
     """Opens one table with both sides, in two columns or in one."""
     if corpus.separator is not None:
         column = corpus.source_column or "text"
         columns = list(SPLIT_COLUMNS)
-        rows = _split_sides(source.read(corpus.table, [column]), column, corpus, where)
+        rows = _split_sides(source.read(table, [column]), column, corpus.separator, corpus, where)
     else:
         columns = [corpus.source_column or corpus.source_language, corpus.target_column or corpus.target_language]
-        rows = source.read(corpus.table, columns)
+        rows = source.read(table, columns)
     if columns[0] == columns[1]:
         raise ValueError(f"{where} reads both sides from column {columns[0]}. Set `target_column`.")
     for column in columns:
-        source.add(corpus.table, rows, column)
+        source.add(table, rows, column)
 
 
-def _open_two_tables(source: Source, corpus: Bitext, where: str) -> None:
+def _open_two_tables(source: Source, corpus: Bitext, source_table: Table, target_table: Table, where: str) -> None:
     """Opens a table for each side."""
-    _add_side(source, corpus.source, corpus.source_column, corpus.source_language)
-    _add_side(source, corpus.target, corpus.target_column, corpus.target_language)
+    _add_side(source, source_table, corpus.source_column, corpus.source_language)
+    _add_side(source, target_table, corpus.target_column, corpus.target_language)
     lengths = [len(side.rows) for side in source.sides]
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
@@ -274,12 +275,13 @@ def _add_side(source: Source, table: Table, column: str | None, language: str) -
 
 
 def _open_side(source: Source, corpus: SideOfPairs) -> None:
+    # pyrefly: ignore[bad-argument-type]  # `sides_of_pairs` sets the name
     pairs = Source(corpus.name, corpus.pairs, source.hub_root, source.identities)
     _open_bitext(pairs, corpus.pairs)
     source.sides = [pairs.sides[corpus.side]]
 
 
-OPENERS = {
+OPENERS: dict[type, Callable[[Source, Any], None]] = {
     Monolingual: _open_monolingual,
     Bitext: _open_bitext,
     LinkedPairs: _open_linked,
@@ -287,9 +289,8 @@ OPENERS = {
 }
 
 
-def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Dataset:
+def _split_sides(rows: Rows, column: str, separator: str, corpus: Bitext, where: str) -> Rows:
     """Splits the column that contains both sides into two."""
-    separator = corpus.separator
     if corpus.target_column is not None or not separator.strip():
         raise ValueError(f"{where} has separator {separator!r}. Name the column of both sides in source_column.")
     between = re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
@@ -313,8 +314,9 @@ def _join(source: Source, column: str) -> None:
     source_ids, target_ids = [
         _ids_of(side, column, language, where) for side, language in zip(source.sides, source.corpus.codes, strict=True)
     ]
+    # pyrefly: ignore[missing-attribute]  # made at import
     target_rows = pc.index_in(source_ids, value_set=target_ids.combine_chunks(), skip_nulls=True)
-    source_rows = np.flatnonzero(pc.is_valid(target_rows).to_numpy())
+    source_rows = np.flatnonzero(target_rows.is_valid().to_numpy())
     if len(source_rows) == 0:
         first_ids = [ids.drop_null()[:3].to_pylist() for ids in (source_ids, target_ids)]
         raise ValueError(f"{where}: no {column} is in both tables, which begin with {first_ids}.")
@@ -329,8 +331,9 @@ def _ids_of(side: TextColumn, column: str, language: str, where: str) -> pa.Chun
     name = column if column in side.rows.column_names else column.partition(".")[0]
     values = side.rows.select_columns([name]).flatten().with_format("arrow")[:]
     ids = pc.cast(values[column], pa.large_string())
-    counted = pc.value_counts(ids.drop_null())
-    repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
+    counted = ids.drop_null().value_counts()
+    is_repeated = pc.greater(counted.field("counts"), 1)  # pyrefly: ignore[missing-attribute]  # made at import
+    repeated = counted.filter(is_repeated).field("values")
     if len(repeated):
         raise ValueError(f"{where}: an id of {language} is repeated in {column} ({repeated[0]}).")
     return ids

@@ -90,7 +90,8 @@ class TokenStore:
         is_new = np.ones(len(self.rows), dtype=bool)
         if "document" in self.rows.column_names and len(is_new) > 1:
             documents = self.rows.data.column("document")
-            is_same = pc.equal(documents[1:], documents[:-1])  # null where a row names no document
+            # null where a row names no document
+            is_same = pc.equal(documents[1:], documents[:-1])  # pyrefly: ignore[missing-attribute]  # made at import
             is_new[1:] = ~pc.fill_null(is_same, False).to_numpy(zero_copy_only=False)
         return is_new
 
@@ -114,6 +115,7 @@ def tokenize_column(column: TextColumn, tokenizer: PreTrainedTokenizerBase, fing
     if column.document is not None:
         features["document"] = Value("string")
     processes = 1
+    # pyrefly: ignore[missing-attribute]  # made at import
     if multiprocess.get_all_start_methods()[0] == "fork":  # by default; others have no `TOKENIZERS`
         processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
     rows = column.rows.select_columns(sorted(names)).with_format(None)
@@ -124,6 +126,7 @@ def tokenize_column(column: TextColumn, tokenizer: PreTrainedTokenizerBase, fing
             with_indices=True,
             remove_columns=sorted(names),
             features=Features(features),
+            # pyrefly: ignore[bad-argument-type]  # a process reads neither, and the ids depend on neither
             fn_kwargs={"column": replace(column, rows=None, table=None), "fingerprint": fingerprint},
             num_proc=processes if processes > 1 else None,
             desc=f"Tokenizing {name}",
@@ -142,7 +145,8 @@ def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fi
     keys = []
     for identity, number in zip(identities, numbers, strict=True):
         keys.append(row_key(number if identity is None else identity))
-    values = {"ids": READINGS[column.reading](get_column(batch, column.column), tokenizer), "key": keys}
+    ids = READINGS[column.reading](get_column(batch, column.column), tokenizer)
+    values: dict[str, list] = {"ids": ids, "key": keys}
     if column.document is not None:
         values["document"] = [_document_of(value, column) for value in get_column(batch, column.document)]
     return values

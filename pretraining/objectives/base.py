@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
@@ -50,7 +50,6 @@ class Objective:
     has_teacher: ClassVar[bool] = False  # whether the recipe's `teacher` adds its predictions to these rows
     own_mask: ClassVar[bool] = False  # whether its rows have (B, T, T) masks, which flash attention does not support
     is_masked_lm: ClassVar[bool] = False  # whether its loss is masked language modeling, which every model has
-    mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
     def check(self, path: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
@@ -85,9 +84,14 @@ class Collator(Objective):
     Raises ValueError for options out of range, and for a tokenizer without a mask token.
     """
 
-    tokenizer: InitVar[Any] = field(default=None, kw_only=False)
-    languages: InitVar[Any] = None
-    draws: InitVar[bool] = False
+    if TYPE_CHECKING:  # these arguments, which are no options of a recipe, become attributes
+        tokenizer: Any = field(default=None, kw_only=False)
+        languages: Any = None  # the attribute: a `Languages`, or None
+        draws: bool = False
+    else:
+        tokenizer: InitVar[Any] = field(default=None, kw_only=False)
+        languages: InitVar[Any] = None
+        draws: InitVar[bool] = False
     batch_size: BatchSize = option(MISSING, "examples per step, of all processes and micro-batches; a pair is one")
     max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
         256,
@@ -101,6 +105,7 @@ class Collator(Objective):
     # share of training rows in which <mask> carries a language; 1: of held-out rows too
     language_share: ClassVar[float] = 0.0
 
+    # pyrefly: ignore[bad-function-definition]  # InitVar passes them, see above
     def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
         self.tokenizer = tokenizer
         self.languages = languages or None

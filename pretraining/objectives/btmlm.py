@@ -67,6 +67,7 @@ class BtmlmCollator(Collator):
     own_mask = True
     is_masked_lm = False
 
+    # pyrefly: ignore[bad-function-definition]  # InitVar passes them, see `Collator`
     def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
         super().__post_init__(tokenizer, languages, draws)
         if tokenizer is not None and (self.languages is None or len(self.languages.rows) < 2):

@@ -29,6 +29,7 @@ class CaMlmCollator(Collator):
     Examples: `{"source": ..., "target": ...}`, two adjacent segments of a document, or translations.
     """
 
+    # pyrefly: ignore[bad-override]  # an option of this objective alone
     terms: list[Literal["inner", "cross"]] = option(
         [], "parts of the loss. inner: each side is predicted from itself; cross: from both sides; default: both parts"
     )

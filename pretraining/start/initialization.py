@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForPreTraining, PreTrainedTokenizerBase
 
 from crosslingual_zoo.modeling.backbone import honors_block_masks
 from crosslingual_zoo.modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
-from crosslingual_zoo.modeling.configuration_encoder import first_position, longest_input
+from crosslingual_zoo.modeling.configuration_encoder import EncoderConfig, first_position, longest_input
+from crosslingual_zoo.modeling.masked_lm import ForPreTraining
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 class StartConfig(NamedTuple):
     """The configuration of a run."""
 
-    config: PreTrainedConfig
+    config: EncoderConfig
     source: str  # where it comes from, in errors
     learned: dict[str, Any]  # the configuration of the checkpoint whose weights are loaded; empty for random weights
 
@@ -60,7 +61,7 @@ class Start:
         return tokenizer
 
     @cached_property
-    def model_class(self) -> type[PreTrainedModel]:
+    def model_class(self) -> type[ForPreTraining]:
         """The class to train. Raises ValueError for a checkpoint that cannot be read."""
         return model_class(self.model.type, self.start_from)
 
@@ -69,7 +70,7 @@ class Start:
         """The class of its configuration."""
         return self.model_class.config_class
 
-    def build_config(self, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None) -> PreTrainedConfig:
+    def build_config(self, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None) -> EncoderConfig:
         """Returns the configuration of the run, checked against the tokenizer and the recipe.
 
         `checkpoint`: that of a resumed run, which keeps its configuration even if defaults have changed.
@@ -177,7 +178,7 @@ class Start:
         longer than its positions."""
         learnable_names = learnable(self.model_class)
         longest = longest_input(start.config)
-        backbone = start.config.backbone_config
+        backbone: Any = start.config.backbone_config  # a dict has become a configuration
         ignores_masks = "flash" in self.model.attention or not honors_block_masks(backbone)
         corpora = self.recipe.named_corpora()
         phases = self.recipe.phases
@@ -203,8 +204,8 @@ class Start:
         return self.source.match(tokenizer)
 
     def build_model(
-        self, config: PreTrainedConfig, matching: Matching | None = None, checkpoint: Path | None = None
-    ) -> PreTrainedModel:
+        self, config: EncoderConfig, matching: Matching | None = None, checkpoint: Path | None = None
+    ) -> ForPreTraining:
         """Returns the model to train. Weights are random (from `seed`), or those of the checkpoint where it has them.
 
         `matching`: the result of `match`. `checkpoint`: that of a resumed run.
@@ -227,7 +228,7 @@ class Start:
             getattr(model, "activation_checkpointing_enable" if has_new_name else "gradient_checkpointing_enable")()
         return model
 
-    def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: Any) -> PreTrainedModel:
+    def load(self, config: EncoderConfig, checkpoint: Path | None = None, **options: Any) -> ForPreTraining:
         """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
         if self.start_from is None:
             return self.model_class(type(config).from_dict(config.to_dict(), **options))
@@ -248,7 +249,7 @@ class Start:
         return model
 
 
-def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[PreTrainedModel]:
+def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[ForPreTraining]:
     """Returns `<Model>ForPreTraining` of a model type: the installed class, or that of a checkpoint of this type whose
     code is trusted. Raises ValueError if such a checkpoint cannot be read."""
     if checkpoint and checkpoint.trust_remote_code and checkpoint.config().model_type == model_type:

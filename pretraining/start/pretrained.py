@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,7 +75,7 @@ class Pretrained:
         return model, fresh_weights(model, report, str(self), is_whole)
 
     @contextlib.contextmanager
-    def _reading(self, what: str) -> Iterator[str]:
+    def _reading(self, what: str) -> Generator[str]:
         path = self.path  # its error message is complete
         try:
             yield path
