@@ -4,7 +4,8 @@
 Because the names are XLM-R's, `from_pretrained("FacebookAI/xlm-roberta-base")` loads every weight; only what a paper
 adds is fresh. VECO's cross-attention (section 3.1) sits between self-attention and feed-forward, with a LayerNorm.
 
-Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
+Legend: `B` sequences, `T` positions, `S` positions that are attended to (of the same or the other sequence), `H` hidden
+size, `A` heads, `D` = H/A; `P` packed rows, `W` and `K` their positions that attend and are attended to.
 """
 
 from collections.abc import Generator, Sequence
@@ -29,8 +30,8 @@ from .configuration_encoder import HUB_ARGUMENTS, EncoderConfig, first_position,
 
 
 def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
-    """Positions (B, T): tokens count from `first`, `first_position`; padding on either side is at the row
-    before it, XLM-R's padding row, or at row 0 where there is none."""
+    """Positions (B, T): tokens are counted from `first`, see `first_position`. Padding, on either side, is at the
+    position before it, which is XLM-R's padding row; at 0 if there is none."""
     is_token_BT = is_token_BT.long()
     return (is_token_BT.cumsum(1) * is_token_BT + first - 1).clamp(min=0)
 
@@ -84,6 +85,7 @@ class Embeddings(nn.Module):
         token_type_ids_BT: torch.Tensor | None,
         inputs_embeds_BTH: torch.Tensor | None,
     ) -> torch.Tensor:
+        """Embeddings (B, T, H). Positions and types are (B, T), or (1, T) for all rows."""
         if inputs_embeds_BTH is None:
             inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
         if token_type_ids_BT is None:
@@ -94,7 +96,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.LayerNorm(summed_BTH))
 
 
-# What `Embeddings` reads of a batch, in its order.
+# What `Embeddings.forward` reads of a batch, in the order of its arguments.
 TOKEN_FIELDS = ("input_ids", "position_ids", "token_type_ids", "inputs_embeds")
 
 
@@ -108,7 +110,8 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Plain attention that also returns its weights (B, A, T, S); `attention_mask` is additive."""
+    """Plain attention of a query (B, A, T, D) to key and value (B, A, S, D): contexts (B, T, A, D) and, unlike others,
+    weights (B, A, T, S). `attention_mask` is added to the scores."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -123,7 +126,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: EncoderConfig, layer_index: int | None = None):
         super().__init__()
         self.config = config
-        self.layer_index: Any = layer_index  # the row of a cache that is this module's
+        self.layer_index: Any = layer_index  # of this module's keys and values in a cache; None without one
         self.head_size = config.hidden_size // config.num_attention_heads
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
@@ -137,15 +140,15 @@ class MultiHeadAttention(nn.Module):
         return projected_BTH.view(*projected_BTH.shape[:-1], -1, self.head_size).transpose(1, 2)
 
     def keys_and_values(
-        self, keys_BSH: torch.Tensor, cache: EncoderDecoderCache | None
+        self, attended_BSH: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (B, A, S, D) each; subclasses say what an `EncoderDecoderCache` adds to them."""
-        return self.heads(self.key(keys_BSH)), self.heads(self.value(keys_BSH))
+        return self.heads(self.key(attended_BSH)), self.heads(self.value(attended_BSH))
 
     def forward(
         self,
         states_BTH: torch.Tensor,
-        keys_BSH: torch.Tensor,
+        attended_BSH: torch.Tensor,
         attention_mask: Any,
         cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
@@ -153,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         attention = cast(str, self.config._attn_implementation)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention, eager_attention)
         query = self.heads(self.query(states_BTH))
-        key, value = self.keys_and_values(keys_BSH, cache)
+        key, value = self.keys_and_values(attended_BSH, cache)
         kwargs["dropout"] = self.dropout if self.training else 0.0
         kwargs["scaling"] = self.head_size**-0.5
         context_BTAD, weights = attend(self, query, key, value, attention_mask, **kwargs)
@@ -164,10 +167,10 @@ class SelfAttention(MultiHeadAttention):
     """A class of its own, so that `output_attentions` can distinguish self-attention from cross-attention."""
 
     def keys_and_values(
-        self, keys_BSH: torch.Tensor, cache: EncoderDecoderCache | None
+        self, attended_BSH: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of all positions so far: the cache's, and behind them those of `keys_BSH`, which it takes in."""
-        keys, values = super().keys_and_values(keys_BSH, cache)
+        """Those of all positions so far: the cache's, and behind them those of `attended_BSH`, which it takes in."""
+        keys, values = super().keys_and_values(attended_BSH, cache)
         if cache is None:
             return keys, values
         return cache.self_attention_cache.update(keys, values, self.layer_index)
@@ -177,17 +180,17 @@ class CrossAttention(MultiHeadAttention):
     """Queries from this sequence, keys and values from the other one."""
 
     def keys_and_values(
-        self, keys_BSH: torch.Tensor, cache: EncoderDecoderCache | None
+        self, attended_BSH: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of the other sequence, which stays the same while this one grows: computed once, then the cache's."""
         if cache is None:
-            return super().keys_and_values(keys_BSH, None)
+            return super().keys_and_values(attended_BSH, None)
         cross_cache: Cache = cache.cross_attention_cache
         if cache.is_updated.get(self.layer_index):
             layer = cross_cache.layers[self.layer_index]
             return layer.keys, layer.values
         cache.is_updated[self.layer_index] = True
-        keys, values = super().keys_and_values(keys_BSH, None)
+        keys, values = super().keys_and_values(attended_BSH, None)
         return cross_cache.update(keys, values, self.layer_index)
 
 
@@ -215,9 +218,9 @@ class AttentionBlock(nn.Module):
         self.output = ResidualOutput(config.hidden_size, config)
 
     def forward(
-        self, states_BTH: torch.Tensor, keys_BSH: torch.Tensor, attention_mask: Any, **kwargs: Any
+        self, states_BTH: torch.Tensor, attended_BSH: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> torch.Tensor:
-        context_BTH, _ = self.self(states_BTH, keys_BSH, attention_mask, **kwargs)
+        context_BTH, _ = self.self(states_BTH, attended_BSH, attention_mask, **kwargs)
         return self.output(context_BTH, states_BTH)
 
 
@@ -236,7 +239,7 @@ class Intermediate(nn.Module):
 class EncoderLayer(GradientCheckpointingLayer):
     """Self-attention, cross-attention if another sequence is given, feed-forward.
 
-    A decoder's layer knows its index, the row of the cache that is its own.
+    A decoder's layer knows its index, under which a cache has its keys and values.
     """
 
     def __init__(self, config: EncoderConfig, cross_attention: bool, layer_index: int | None = None):
@@ -274,7 +277,8 @@ def first_states(states_BTH: torch.Tensor, attention_mask: torch.Tensor | None) 
 
 
 class PoolerLinear(nn.Linear):
-    """Its fresh weights are the same for every seed: adapters (PEFT) do not save it, and read what it makes."""
+    """Its fresh weights are the same for every seed. PEFT does not save it with an adapter, so that whoever loads the
+    adapter makes it anew, and has to get the weights that it was trained with."""
 
 
 class Pooler(nn.Module):
@@ -314,7 +318,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
         "attentions": SelfAttention,
         "cross_attentions": CrossAttention,
     }
-    skip_padding = False
+    skip_padding = False  # see `set_skip_padding`
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -357,8 +361,8 @@ class EncoderPreTrainedModel(PreTrainedModel):
 class PaddedBatch(NamedTuple):
     """Sequences that are attended to.
 
-    states: (B, S) tokens or (B, S, H) states; attention_mask: as `EncoderModel.forward` takes it; lengths: (B,) tokens
-    of each, on the CPU, where they are known and all padding is on the right.
+    states: (B, S) tokens or (B, S, H) states; attention_mask: as `EncoderModel.forward` takes it; lengths: the numbers
+    of tokens of the B sequences, on the CPU; None: not known, or padding is on the left, too.
     """
 
     states: torch.Tensor
@@ -401,8 +405,9 @@ class PaddedBatch(NamedTuple):
         Without `lengths`, this waits for a GPU, once.
 
         Args:
-            queries: positions that attend.
-            is_self: whether they are positions of the same sequences; these are tokens where they attend, too.
+            queries: number of positions that attend, the rows of a block mask.
+            is_self: whether they are the same positions. Then a position that attends is a token, even if nothing
+                attends to it.
         """
         mask = self.attention_mask
         count, width = self.states.shape[:2]
@@ -501,7 +506,7 @@ class EncoderModel(EncoderPreTrainedModel):
             if position_ids is None:
                 position_ids = self.embeddings.default_positions(states)
             self.embeddings.check_length(position_ids)
-        tokens: dict[str, Any] = {
+        tokens: dict[str, Any] = {  # `TOKEN_FIELDS`
             "input_ids": input_ids,
             "position_ids": position_ids,
             "token_type_ids": token_type_ids,
@@ -577,7 +582,8 @@ class EncoderModel(EncoderPreTrainedModel):
     def _packings(
         self, texts: PaddedBatch, others: PaddedBatch | None, **kwargs: Any
     ) -> tuple[Packing, Packing] | None:
-        """That of the batch and that of the one attended to, perhaps itself; None without padding, or if it stays."""
+        """The packing of the `texts`, and that of what they attend to: the `others`, or the texts. None if there is no
+        padding, or if it stays."""
         if self._keeps_padding(**kwargs):
             return None
         device = texts.states.device
@@ -602,7 +608,7 @@ class EncoderModel(EncoderPreTrainedModel):
         texts: PaddedBatch,
         others: PaddedBatch | None,
     ) -> tuple[dict[str, Any], PaddedBatch, PaddedBatch | None]:
-        """The inputs of `forward` in rows."""
+        """Tokens, texts and others, several in a row."""
         packing, other_packing = packings
         if tokens["position_ids"] is None:  # a backbone counts those of a row
             positions_1T = torch.arange(packing.padded_shape[1], device=texts.states.device)[None]

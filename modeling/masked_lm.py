@@ -69,6 +69,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 losses_N[chunk] = (total.log() - target).squeeze(1)
                 if not any(needs_gradient):
                     continue
+                # the buffer becomes the gradient: weight x (softmax - target)
                 scores *= weights / total
                 if label_smoothing:
                     scores -= weights * (label_smoothing / vocabulary)
@@ -189,7 +190,7 @@ class BackboneHead(LMHead):
     """The masked-LM head of another architecture: all modules of its class but the encoder, under their own names."""
 
     def __init__(self, whole: PreTrainedModel):
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # without the layers of `LMHead`
         parts = dict(whole.named_children())
         del parts[whole.base_model_prefix]
         self.parts = nn.ModuleDict(parts)
@@ -316,14 +317,14 @@ ENCODER_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "position_ids
 class Predictions(NamedTuple):
     """What one loss has to predict.
 
-    states_BTH: states; labels_BT: gold tokens, -100 where nothing is predicted; examples_B: the row of the sub-batch
-    that each row belongs to, where that is not itself; positions_N: where the labels are not -100 in the flattened
-    (B * T) rows, in order, if that is known. It is not needed, but finding it waits for a GPU.
+    states_BTH: states; labels_BT: gold tokens, -100 where nothing is predicted; batch_rows_B: the row of the sub-batch
+    that each of these B rows belongs to, by default the same one; positions_N: where the labels are not -100 in the
+    flattened (B * T) rows, in order, if that is known. By default it is found, which waits for a GPU.
     """
 
     states_BTH: torch.Tensor
     labels_BT: torch.Tensor
-    examples_B: torch.Tensor | None = None
+    batch_rows_B: torch.Tensor | None = None
     positions_N: torch.Tensor | None = None
 
 
@@ -336,14 +337,15 @@ class Labeled(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What a loss with a head of its own comes to: the sum of its cross-entropies, to call `backward` on; each of them
-    (N,), detached, in nats; and (N,) the row of the sub-batch that it belongs to."""
+    """A loss that needs no LM head: the sum of its terms, to call `backward` on; each of them (N,), detached, in nats;
+    and (N,) the row of the sub-batch that it belongs to."""
 
     total: torch.Tensor
     losses_N: torch.Tensor
     rows_N: torch.Tensor
 
 
+# what `ForPreTraining.predictions` yields: the name of a loss, and what the LM head has to predict, or the loss itself
 NamedLosses = Iterator[tuple[str, Predictions | Losses]]
 
 
@@ -357,7 +359,7 @@ def at_predictions(predictions: Predictions) -> Labeled:
 
     Raises `ValueError` where the labels have another shape than the inputs.
     """
-    states_BTH, labels_BT, examples_B, positions_N = predictions
+    states_BTH, labels_BT, batch_rows_B, positions_N = predictions
     if labels_BT.shape != states_BTH.shape[:2]:
         raise ValueError(
             f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both one "
@@ -367,8 +369,8 @@ def at_predictions(predictions: Predictions) -> Labeled:
     if positions_N is None:
         positions_N = labels_F.ne(-100).nonzero().squeeze(1)  # waits for a GPU
     rows_N = positions_N // labels_BT.shape[1]
-    if examples_B is not None:
-        rows_N = examples_B[rows_N]
+    if batch_rows_B is not None:
+        rows_N = batch_rows_B[rows_N]
     return Labeled(states_BTH.flatten(0, 1)[positions_N], labels_F[positions_N], rows_N)
 
 
@@ -412,16 +414,16 @@ class ForPreTraining(LMHeadModel):
         weights = objective_weights or {}
         sub_batches = self._sub_batches(batches)
         self._check_weights(weights, sub_batches)
-        labeled: dict[str, Labeled] = {}
+        labeled: dict[str, Labeled] = {}  # by the name of the loss, for one call of the head
         others: dict[str, Losses] = {}
         for name, sub_batch in sub_batches.items():
             if not self._is_learned(name, weights):
                 continue
-            for loss, result in self.predictions(name, sub_batch, weights):
+            for loss_name, result in self.predictions(name, sub_batch, weights):
                 if isinstance(result, Losses):
-                    others[loss] = result
+                    others[loss_name] = result
                 else:
-                    labeled[loss] = at_predictions(result)
+                    labeled[loss_name] = at_predictions(result)
         if not labeled and not others:
             raise ValueError(f"every loss of {', '.join(sub_batches)} has weight 0: leave the objective out.")
 
@@ -430,9 +432,9 @@ class ForPreTraining(LMHeadModel):
         if labeled:
             total, token_losses = self._head_losses(labeled, weights)
             totals.append(total)
-        for loss, losses in others.items():
-            token_losses[loss] = losses.losses_N
-            totals.append(weights.get(loss, 1.0) * losses.total)
+        for loss_name, losses in others.items():
+            token_losses[loss_name] = losses.losses_N
+            totals.append(weights.get(loss_name, 1.0) * losses.total)
         loss_sum = cast(torch.Tensor, sum(totals))
         loss = None
         if return_loss:
@@ -494,14 +496,16 @@ class ForPreTraining(LMHeadModel):
 
     @classmethod
     def losses_of_objective(cls, name: str) -> list[str]:
-        """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
+        """The names of an objective's losses in `objective_weights` and `token_losses`: `["mlm"]`, or of one with terms
+        `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`."""
         terms = cls.objectives.get(name, ())
         if not terms:
             return [name]
         return [f"{name}.{term}" for term in terms]
 
     def predictions(self, name: str, batch: dict[str, Any], weights: Mapping[str, float]) -> NamedLosses:
-        """The losses of one sub-batch and what they predict: here its objective's, from the encoder's states."""
+        """Yields the losses of the sub-batch of objective `name`: here one of that name, masked language modeling. The
+        class of a paper adds others, and leaves out those of weight 0."""
         if not {"input_ids", "labels"} <= batch.keys() or "generation_mask" in batch:
             raise ValueError(
                 f"{type(self).__name__} computes masked language modeling for {name!r}, and its sub-batch has the "

@@ -88,12 +88,12 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
                 f"sub-batch {name!r} has {pairs} rows of x and {len(batch['y']['input_ids'])} of y: rows i are a pair."
             )
         inputs, labels_BT, positions_N = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
-        examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
+        batch_rows_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
         learns_inner = weights.get(f"{name}.inner", 1.0) != 0
         with torch.set_grad_enabled(torch.is_grad_enabled() and learns_inner):
             states_BTH = self.roberta(**inputs).last_hidden_state
         if learns_inner:
-            yield f"{name}.inner", Predictions(states_BTH, labels_BT, examples_B, positions_N)
+            yield f"{name}.inner", Predictions(states_BTH, labels_BT, batch_rows_B, positions_N)
         if weights.get(f"{name}.cross", 1.0) != 0:
             # the other side of row i is row i + pairs
             others = {
@@ -104,7 +104,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
                 others["encoder_text_lengths"] = batch["y"]["text_lengths"] + batch["x"]["text_lengths"]
             inputs["attention_mask"] = cross_stream_mask(self.config, inputs["attention_mask"])
             cross_BTH = self.roberta(**inputs, **others).last_hidden_state
-            yield f"{name}.cross", Predictions(cross_BTH, labels_BT, examples_B, positions_N)
+            yield f"{name}.cross", Predictions(cross_BTH, labels_BT, batch_rows_B, positions_N)
 
 
 class StackedSides(NamedTuple):

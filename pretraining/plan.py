@@ -219,7 +219,7 @@ def _corpora_table(corpora: list[Corpus], alpha: float, is_estimated: bool) -> T
         group = [corpus for corpus in corpora if corpus.kind == kind]
         for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
             losses = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            tokens = int(corpus.scale * corpus.tokens)
+            tokens = int(corpus.scale * corpus.num_tokens)
             cells = [
                 corpus.name,
                 f"{int(corpus.scale * corpus.counts['rows']):,}",

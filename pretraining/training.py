@@ -90,7 +90,7 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
             phase.check_trainable(parameter_names)
         start_run_folder(recipe, accelerator.is_main_process, checkpoint)
         training = Training(recipe, model, parts.corpora, parts.tokenizer, accelerator, parts.teacher)
-        # a resumed run has read it at its start
+        # a resumed run has it in its run.json
         meta_pretrained = start.source.facts() if start.source and not checkpoint else None
         training.run(argv or [], checkpoint, meta_pretrained)
         accelerator.end_training()
@@ -143,7 +143,8 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str = "
 
 
 class Training:
-    """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all.
+    """A training run. Its state: weights, optimizer and `scheduler`, `phase_index`, finished steps of the phase
+    (`phase_step`) and of all phases (`step`).
 
     A `teacher` reads every batch before the model, and adds its predictions to the batch.
     """
@@ -167,14 +168,14 @@ class Training:
         self.folder = Path(recipe.output_dir)
         self.stops = Stops()
         self.optimizer: Any = None
-        self.index = 0
+        self.phase_index = 0
         self.phase_step = 0
         self.step = 0
 
     @property
     def phase(self) -> Phase:
         """The current phase."""
-        return self.recipe.phases[self.index]
+        return self.recipe.phases[self.phase_index]
 
     def run(self, argv: list[str], checkpoint: Path | None = None, meta_pretrained: dict | None = None) -> None:
         """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
@@ -221,8 +222,9 @@ class Training:
             batch_on_device: Any = send_to_device(batch, device)
             output = self._backward(batch_on_device, weights, num_labels, is_last=True)
             loss_sum = output.loss_sum.detach().to(wide_type(device))
+            no_more_predictions = torch.zeros_like(loss_sum)  # their number changes the gradients, but not the time
             try:
-                self._step(num_labels, torch.stack([loss_sum, torch.zeros_like(loss_sum)]))
+                self._step(num_labels, torch.stack([loss_sum, no_more_predictions]))
             except FloatingPointError as error:
                 raise ValueError(f"{error} in the first steps of phase {self.phase.name!r}.") from error
             if device.type == "cuda":
@@ -236,7 +238,7 @@ class Training:
         The model is wrapped again for each phase: if parameters were unfrozen after wrapping, their gradients would
         silently not be synchronized.
         """
-        self.index = index
+        self.phase_index = index
         self.phase_step = 0
         model: Any = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         optimizer_before = self.optimizer.optimizer if self.optimizer else None
@@ -259,7 +261,7 @@ class Training:
 
     def _make_optimizer(self, model: ForPreTraining) -> torch.optim.Optimizer:
         """Returns AdamW of the trained parameters, without weight decay of biases and LayerNorms."""
-        phases = scheduled_together(self.recipe.phases, self.index)
+        phases = scheduled_together(self.recipe.phases, self.phase_index)
         settings = self.recipe.optimizer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         matrices = [parameter for parameter in trained if parameter.dim() > 1]
@@ -279,12 +281,13 @@ class Training:
 
     def _make_scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         """Returns the learning-rate schedule that this phase shares with its neighbors."""
-        phases = scheduled_together(self.recipe.phases, self.index)
+        phases = scheduled_together(self.recipe.phases, self.phase_index)
         name = SCHEDULES.get(phases[0].schedule, phases[0].schedule)
         num_steps = sum(phase.steps for phase in phases)
         return get_scheduler(name, optimizer, phases[0].warmup_steps, num_steps)
 
     def _run_phase(self) -> None:
+        """Trains to the end of the phase; logs, saves and evaluates when it is due."""
         phase = self.phase
         model: Any = self.accelerator.unwrap_model(self.model)
         weights = phase.loss_weights(model)
@@ -297,7 +300,8 @@ class Training:
         self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
             sums = self._accumulate(micro_batches, weights, num_labels, meter)
-            # of the next step, while the device is busy; before the step, all processes learn if one has none
+            # Those of the next step, read while the device is busy. With the sums of this step, all processes learn
+            # whether one of them has to stop.
             micro_batches, numbers = self._fetch(weights)
             totals = self.accelerator.reduce(torch.cat([sums, numbers]))
             try:
@@ -314,7 +318,8 @@ class Training:
             if is_logged:
                 figures = meter.line(self.phase_step, step.predictions, step.grad_norm)
                 self.report.log(self.step, phase.name, figures, self.optimizer.param_groups[0]["lr"])
-            if not step.predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
+            # fp16's loss scaling skips steps, which then do not count; a step without predictions counts
+            if not step.predictions or not self.optimizer.step_was_skipped:
                 self.scheduler.step()
             self._stop_if_asked(reasons)
             if self._is_due(self.recipe.checkpoint_steps):
@@ -328,7 +333,7 @@ class Training:
         """Returns the micro-batches of this process from the current step to the end of the phase."""
         return training_batches(
             self.recipe,
-            self.index,
+            self.phase_index,
             self.corpora,
             self.tokenizer,
             self.config,
@@ -338,8 +343,8 @@ class Training:
         )
 
     def _fetch(self, weights: dict[str, float]) -> tuple[list[dict], torch.Tensor]:
-        """Returns the micro-batches of the next step, and what all processes sum: the number of its labels, and the
-        reasons to stop."""
+        """Returns the micro-batches of the next step, and on the device (4,) what all processes sum: the number of its
+        labels, and the three `Stops.reasons`."""
         device = self.accelerator.device
         micro_batches = self.stops.fetch(self.recipe.gradient_accumulation_steps)
         num_labels = sum(self.phase.predictions(batch, weights) for batch in micro_batches)
@@ -358,6 +363,7 @@ class Training:
             batch: Any = send_to_device(batch, device, non_blocking=True)
             output = self._backward(batch, weights, num_labels, is_last=number == len(micro_batches))
             meter.add(batch, output)
+            # objectives without a sub-batch, which read that of another: DWA and KD
             for name in self.phase.objectives.keys() - batch.keys():
                 late_predictions += len(output.token_losses.get(name, ()))
             loss_sum += output.loss_sum.detach()
@@ -386,8 +392,8 @@ class Training:
         return output
 
     def _step(self, num_labels: float, totals: torch.Tensor) -> "FinishedStep":
-        """Clips the gradients and makes the step. `totals` of all processes: the loss, the predictions in addition to
-        the labels of the step, and numbers of the next step.
+        """Clips the gradients and makes the step. `totals`: sums over all processes, of `_accumulate` and of `_fetch`
+        for the next step: the loss, the predictions in addition to the labels, and `next_numbers`.
 
         Without predictions there is no gradient: the norm is NaN; weights, moments and Adam's step counter do not
         change. Raises FloatingPointError for a loss or a norm that is not finite.
@@ -410,7 +416,7 @@ class Training:
             self.optimizer.zero_grad()
         elif not math.isfinite(grad_norm) and self.accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
-        self.optimizer.step()  # without gradients it does nothing
+        self.optimizer.step()  # does nothing without gradients
         self.optimizer.zero_grad()
         return FinishedStep(grad_norm, predictions, next_numbers)
 
@@ -419,8 +425,8 @@ class Training:
         return self.phase_step == self.phase.steps or bool(every and self.step % every == 0)
 
     def _evaluate(self) -> None:
+        """Evaluates on the held-out text of the phase. Raises ValueError for a figure that is not finite."""
         phase = self.phase
-        is_alone = self.accelerator.num_processes == 1
         corpora = phase_corpora(self.corpora, phase)
         if not any(len(corpus.evaluated) for corpus in corpora):
             return
@@ -428,8 +434,10 @@ class Training:
         languages = Languages.of(self.config, self.corpora, self.recipe.alpha)
         collators = phase_collators(phase, self.tokenizer, languages)
         batch_size = self.recipe.evaluation.batch_size
+        is_alone = self.accelerator.num_processes == 1
         try:
-            with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
+            # a signal ends an evaluation at once, unless several processes evaluate together: none may leave
+            with at_once() if is_alone else nullcontext():
                 figures = evaluate(model, self.accelerator, phase, corpora, collators, batch_size, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
@@ -442,6 +450,8 @@ class Training:
         self.report.evaluation(self.step, phase.name, figures)
 
     def _save(self, keep: int) -> None:
+        """Saves a checkpoint, and keeps the newest `keep` of the run (0: all). Raises ValueError for weights that are
+        not finite."""
         is_finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()]).all()
         if self.accelerator.reduce((~is_finite).float()):  # all processes stop together
             newest = newest_checkpoint(self.folder) or "the start"
@@ -450,17 +460,23 @@ class Training:
                     f"Weights are not finite at step {self.step}; the last good state is {newest}. {AFTER_DIVERGENCE}"
                 )
             )
-        progress: dict[str, Any] = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
+        progress: dict[str, Any] = {
+            "phase": self.phase_index,
+            "step_of_phase": self.phase_step,
+            "step": self.step,
+        }
         progress["scheduler"] = self.scheduler.state_dict()
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
+        """Loads the state of a checkpoint, whose `progress` is its progress.json."""
         with readable(str(checkpoint)):
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step = progress["step_of_phase"]
         self.step = progress["step"]
+        # a checkpoint is saved before the evaluation of its step, which the run may not have reached
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 
@@ -471,7 +487,8 @@ class Training:
             self._end(reason, "Continue with --resume when the data is back.")
 
     def _end(self, reason: BaseException, advice: str = "Continue with --resume.", saves: bool = True) -> NoReturn:
-        """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
+        """Saves the current state, unless this step already has a checkpoint or `saves` is false, and stops all
+        processes together. The `advice` ends the message."""
         newest = newest_checkpoint(self.folder)
         if saves and self.step and (newest is None or newest.name != f"step-{self.step}"):
             # after an error, an older checkpoint may be the one that is wanted

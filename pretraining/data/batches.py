@@ -100,6 +100,7 @@ def phase_collators(
     phase: Phase, tokenizer: PreTrainedTokenizerBase, languages: Languages | None = None
 ) -> dict[str, Any]:
     """Returns the objectives of a phase that read their own examples, with the run's tokenizer and languages."""
+    # the rows of these need random numbers, because another objective reads them there (DWA those of TLM)
     with_draws = {objective.reads for objective in phase.objectives.values() if objective.reads_draws}
     collators = {}
     for name, objective in phase.with_examples.items():
@@ -130,12 +131,12 @@ def training_batches(
     corpora_by_objective = {}
     samplers = {}
     for name, collator in collators.items():
-        read = {}
+        corpora_read = {}
         for index, corpus in enumerate(phase_corpora(corpora, phase)):
             if collator.reads_corpus(corpus):
-                read[index] = corpus.with_form(collator.text_length, collator.apart)
-        corpora_by_objective[name] = read
-        samplers[name] = BatchSampler(key, collator, read, recipe.alpha)
+                corpora_read[index] = corpus.with_form(collator.text_length, collator.apart)
+        corpora_by_objective[name] = corpora_read
+        samplers[name] = BatchSampler(key, collator, corpora_read, recipe.alpha)
     steps = range(first_step, phase.steps)
     accumulation = recipe.gradient_accumulation_steps
     if recipe.num_workers:
@@ -188,7 +189,7 @@ class MaskedExamples(Dataset):
 
 
 def read_texts(corpora: dict[int, Corpus], drawn: Drawn) -> Texts:
-    """Reads examples of several corpora, in their order."""
+    """Reads the examples of a batch from their corpora, and returns them in the batch's order."""
     num_examples = len(drawn.rows_B)
     examples: list[tuple[np.ndarray, ...]] = [()] * num_examples
     names = [""] * num_examples

@@ -24,8 +24,9 @@ class Corpus:
     which the first `max_held_out` are evaluated, in the order of their hashes; scale: how many times more text there is
     than was read.
 
-    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; training, evaluated: the examples of both uses;
-    counts: how many rows were dropped, windowed, cut, unmatched or held out.
+    name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; kind: what objectives call its `text`; training,
+    evaluated: the examples of both uses, as parts of rows; counts: how many rows were dropped, windowed, cut, unmatched
+    or held out.
 
     Raises ValueError for a corpus without text to train on.
     """
@@ -90,7 +91,7 @@ class Corpus:
         return self.source.corpus.size or int(len(self.training) * self.scale)
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         """The number of tokens of all rows, which take 4 bytes each on disk."""
         return sum(column.num_tokens for column in self.columns[:2])
 

@@ -1,6 +1,6 @@
 """Where the examples of a corpus are: windows of texts, translation pairs, or adjacent segments, as parts of rows.
 
-Legend: `R` rows, `N` examples, `S` sides of an example, `W` windows of rows.
+Legend: `R` rows, `M` pairs of rows, `N` examples, `S` sides of an example, `W` windows of rows.
 """
 
 from collections.abc import Iterator
@@ -165,16 +165,17 @@ def _neighbors(
     counts["alone"] = int(is_too_short.sum())
     counts["halved"] = int((is_alone & ~is_too_short & (lengths <= room)).sum())
 
+    # of each window: the place of its row in `rows`, and its number in the row
     places_W, numbers_W = _numbered(np.flatnonzero(~is_too_short), num_windows[~is_too_short])
     has_next = runs[places_W[1:]] == runs[places_W[:-1]]
     first_N = np.flatnonzero(has_next)
-    pair_2N = np.stack([first_N, first_N + 1])
-    places_2N = places_W[pair_2N]
-    numbers_2N = numbers_W[pair_2N]
+    neighbors_2N = np.stack([first_N, first_N + 1])  # indices of windows
+    places_2N = places_W[neighbors_2N]
+    numbers_2N = numbers_W[neighbors_2N]
     lengths_2N = lengths[places_2N]
-    windows_2N = num_windows[places_2N]
-    starts_2N = numbers_2N * lengths_2N // windows_2N
-    stops_2N = (numbers_2N + 1) * lengths_2N // windows_2N
+    num_windows_2N = num_windows[places_2N]
+    starts_2N = numbers_2N * lengths_2N // num_windows_2N
+    stops_2N = (numbers_2N + 1) * lengths_2N // num_windows_2N
     rows_2N = first_row + rows[places_2N]
     ids_N = rows_2N[0] * WINDOWS_OF_A_ROW + numbers_2N[0]
     return ExampleIndex(ids_N, rows_2N, starts_2N, stops_2N)
@@ -213,7 +214,7 @@ def _blocks(num_rows: int, may_begin_R: np.ndarray | None = None) -> Iterator[sl
             may_begin = may_begin_R[stop:]
             stop = stop + int(may_begin.argmax()) if may_begin.any() else num_rows
         yield slice(start, stop)
-        start = max(stop, 1)
+        start = max(stop, 1)  # ends the loop also if there are no rows
 
 
 def _numbered(items: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

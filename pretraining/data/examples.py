@@ -1,6 +1,8 @@
 """Texts and translation pairs as token ids, and how they are cut to the length of a row.
 
 Recipes are read with this file, so it imports no library that takes seconds.
+
+Legend: `M` examples, `T` tokens of one side of an example.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,8 @@ class Texts:
 
 
 def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
-    """Returns token ids without special tokens. The name of one in a text, such as `<mask>`, becomes unknown."""
+    """Returns the token ids of each text, without special tokens. The name of a special token in a text, such as
+    `<mask>`, becomes the unknown token."""
     texts = [text or "" for text in texts]
     if tokenizer.is_fast:  # a call would make masks and offsets, too, which takes a tenth of the time
         from crosslingual_zoo.modeling.word_tokens import reading_text
@@ -49,7 +52,7 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
     else:
         encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
         ids_by_text = encoded["input_ids"]
-    # split_special_tokens leaves them to the unigram model, whose vocabulary contains them, too
+    # a unigram model's vocabulary contains their names, too, as pieces of text
     special = set(tokenizer.all_special_ids)
     for number, ids in enumerate(ids_by_text):
         if not special.isdisjoint(ids):

@@ -69,9 +69,8 @@ def reading_fingerprint(tokenizer: Any) -> str:
 
 
 def _cut_into_tokens(texts: list[str | None], tokenizer: Any) -> "Tokens":
-    from crosslingual_zoo.modeling.word_tokens import (
-        cut_into_tokens,  # with transformers, which takes seconds to import
-    )
+    # with transformers, which takes seconds to import
+    from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
 
     words_by_text = []
     for text in texts:
@@ -80,5 +79,6 @@ def _cut_into_tokens(texts: list[str | None], tokenizer: Any) -> "Tokens":
 
 
 def _by_text(values: list[int], tokens: "Tokens") -> list[list[int]]:
+    """Divides the values of all tokens among the texts."""
     bounds = tokens.bounds.tolist()
     return [values[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]

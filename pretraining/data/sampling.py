@@ -4,7 +4,8 @@ shuffled epochs.
 The global batch of a step is a pure function of (seed, phase, kind of text, step). Processes and micro-batches only
 divide it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 
-Legend: `M` examples of some steps, `B` examples of a step or micro-batch, `C` corpora.
+Legend: `M` examples of some steps, `B` examples of a step or micro-batch, `C` corpora. A `choice` is the corpus of an
+example, as an index into those that the objective reads.
 """
 
 from collections.abc import Iterator
@@ -42,15 +43,17 @@ class BatchSampler:
         self.batch_size = collator.batch_size
         self.corpora = list(corpora.values())
         self.indices_C = np.array(list(corpora))
-        self.bounds_C = corpus_probabilities(self.corpora, alpha).cumsum()[:-1]
-        self.orders: dict[int, tuple[int, np.ndarray]] = {}  # of each corpus, its current epoch, see `_order`
+        # (C - 1,) between the corpora's parts of [0, 1)
+        self.bounds = corpus_probabilities(self.corpora, alpha).cumsum()[:-1]
+        # choice -> the epoch that is read, and its `_order`
+        self.orders: dict[int, tuple[int, np.ndarray]] = {}
 
     def choices(self, step: int, count: int = 1) -> np.ndarray:
         """Returns (count * batch_size,): the corpus of each example of `count` steps, as an index into `corpora`."""
         # PCG64 advances one step per number, so the numbers of a step do not need those before it
         bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(step * self.batch_size)
         numbers_M = np.random.Generator(bits).random(count * self.batch_size)
-        return np.searchsorted(self.bounds_C, numbers_M, side="right")
+        return np.searchsorted(self.bounds, numbers_M, side="right")
 
     def counts_before(self, step: int) -> np.ndarray:
         """Returns (C,): how many examples of each corpus the steps before `step` have drawn."""
@@ -69,9 +72,9 @@ class BatchSampler:
             choice_M = self.choices(start, count)
             drawn, lengths_M = self._draw(choice_M, counts_C)
             counts_C += np.bincount(choice_M, minlength=len(counts_C))
-            orders = lengths_M.reshape(count, self.batch_size).argsort(axis=1, kind="stable")
-            for number, order_B in enumerate(orders):
-                yield drawn.select(number * self.batch_size + order_B)
+            by_length = lengths_M.reshape(count, self.batch_size).argsort(axis=1, kind="stable")
+            for number, by_length_B in enumerate(by_length):
+                yield drawn.select(number * self.batch_size + by_length_B)
 
     def _draw(self, choice_M: np.ndarray, counts_C: np.ndarray) -> tuple[Drawn, np.ndarray]:
         """Returns the next examples of the chosen corpora, of which `counts_C` are drawn already, and their lengths."""
@@ -90,10 +93,12 @@ class BatchSampler:
         return Drawn(self.indices_C[choice_M], epoch_M, row_M), length_M
 
     def _rows(self, choice: int, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Returns the rows of a corpus at those of the consecutive `positions` that are in an epoch."""
+        """Returns the rows of a corpus at those of the consecutive `positions` that are in an epoch. Positions count
+        the corpus' examples over all epochs."""
         if self.orders.get(choice, (None, None))[0] != epoch:
             self.orders[choice] = (epoch, self._order(self.corpora[choice], epoch))
         order = self.orders[choice][1]
+        # in the epoch: negative if the positions begin in the epoch before
         first = int(positions[0]) - epoch * len(order)
         return order[max(first, 0) : first + len(positions)]
 

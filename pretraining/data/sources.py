@@ -107,7 +107,7 @@ class Source:
             "max_rows": max_rows,
             "hub_root": self.hub_root,
             # what is read again if it has changed; of a dataset of the Hub, only its revision is compared
-            "identity": self._fingerprint(table),
+            "fingerprint": self._fingerprint(table),
         }
         try:
             rows = Dataset.from_generator(_first_rows, features, gen_kwargs=arguments)
@@ -170,9 +170,12 @@ def training_texts(sources: list[Source], held_out_fraction: float) -> Iterator[
 
 
 def _first_rows(
-    table: Table, texts: Sequence[str], columns: Sequence[str], max_rows: int, hub_root: str | None, identity: str
+    table: Table, texts: Sequence[str], columns: Sequence[str], max_rows: int, hub_root: str | None, fingerprint: str
 ) -> Iterator[dict[str, str | None]]:
-    """Yields the first rows of a stream: the values of `columns` as text, null where there are none."""
+    """Yields the first rows of a stream: the values of `columns` as text, null where there are none.
+
+    `fingerprint` is not read: it is a part of the key of the copy on disk, as all arguments are.
+    """
     rows = load_table(table, hub_root)
     columns_of_rows = columns_of(rows)
     for column in [column for column in texts if column in columns_of_rows] or texts[:1]:

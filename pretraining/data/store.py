@@ -22,7 +22,7 @@ from crosslingual_zoo.zoo_core.processes import forks_end_with_this_process
 from crosslingual_zoo.zoo_core.provenance import usable_cores
 from crosslingual_zoo.zoo_core.tables import get_column
 
-# by fingerprint, with the main process: its forks have them without a copy
+# fingerprint -> the tokenizer and the id of the main process, whose forks have the tokenizer without a copy
 TOKENIZERS: dict[str, tuple[PreTrainedTokenizerBase, int]] = {}
 ROWS_OF_PROCESS = 10_000  # fewer rows are not worth another process
 
@@ -99,18 +99,19 @@ class TokenStore:
 def tokenize_column(column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str) -> TokenStore:
     """Tokenizes a text column once, with all processors; `datasets` keeps the ids in its cache.
 
-    `fingerprint` is the tokenizer's `reading_fingerprint`. The ids depend only on the table's content, the tokenizer
-    and the columns. Corpora share them, and changes of the maximum length or the held-out share do not tokenize again.
+    `fingerprint` is the tokenizer's `reading_fingerprint`, `name` the corpus, for the progress bar. The ids depend only
+    on the table's content, the tokenizer and the columns. Corpora share them, and changes of the maximum length or the
+    held-out share do not tokenize again.
     A process that is killed leaves the finished parts of a column.
 
     Raises ValueError for a document that the column's pattern does not match.
     """
     TOKENIZERS[fingerprint] = tokenizer, os.getpid()
-    needed = [name for name in (column.column, column.identity, column.document) if name is not None]
-    names = set()
-    for needed_column in needed:
-        is_whole = needed_column in column.rows.column_names
-        names.add(needed_column if is_whole else needed_column.partition(".")[0])
+    table_columns = set()  # of a column `a.b`, the table has `a`
+    for needed_column in (column.column, column.identity, column.document):
+        if needed_column is not None:
+            is_whole = needed_column in column.rows.column_names
+            table_columns.add(needed_column if is_whole else needed_column.partition(".")[0])
     features = {"ids": List(Value("int32")), "key": Value("int64")}
     if column.document is not None:
         features["document"] = Value("string")
@@ -118,13 +119,13 @@ def tokenize_column(column: TextColumn, tokenizer: PreTrainedTokenizerBase, fing
     # pyrefly: ignore[missing-attribute]  # made at import
     if multiprocess.get_all_start_methods()[0] == "fork":  # by default; others have no `TOKENIZERS`
         processes = min(usable_cores(), len(column.rows) // ROWS_OF_PROCESS)
-    rows = column.rows.select_columns(sorted(names)).with_format(None)
+    rows = column.rows.select_columns(sorted(table_columns)).with_format(None)
     with forks_end_with_this_process():
         rows = rows.map(
             _tokenize,
             batched=True,
             with_indices=True,
-            remove_columns=sorted(names),
+            remove_columns=sorted(table_columns),
             features=Features(features),
             # pyrefly: ignore[bad-argument-type]  # a process reads neither, and the ids depend on neither
             fn_kwargs={"column": replace(column, rows=None, table=None), "fingerprint": fingerprint},

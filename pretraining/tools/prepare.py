@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
 
         quiet_libraries()
         for corpus in load_corpora(recipe, Start(recipe).load_tokenizer()):
-            print(f"{corpus.name}: {corpus.counts['rows']:,} rows, {corpus.tokens:,} tokens")
+            print(f"{corpus.name}: {corpus.counts['rows']:,} rows, {corpus.num_tokens:,} tokens")
 
 
 if __name__ == "__main__":
