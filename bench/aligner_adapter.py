@@ -155,16 +155,18 @@ def main(argv: list[str] | None = None) -> None:
     text = f"encoder (default {DEFAULT_MODEL})"
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help=text)
     text = "folder with the local copies of data"
-    parser.add_argument("--hub_root", type=Path, metavar="DIR", required=True, help=text)
-    parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/aligner_adapter"), help="adapters")
+    parser.add_argument("--hub_root", metavar="DIR", required=True, help=text)
+    parser.add_argument("--work", metavar="DIR", default="runs/aligner_adapter", help="folder for the adapters")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="seeds of training (default 1)")
     text = "seeds of noisy copies of the encoder (default: none)"
     parser.add_argument("--noise", type=int, nargs="*", default=[], metavar="N", help=text)
     flags = parser.parse_args(argv)
     with user_errors():
-        flags.work.mkdir(parents=True, exist_ok=True)
-        adapters = {f"seed {seed}": train(flags.model, flags.hub_root, seed, flags.work) for seed in flags.seeds}
-        sets = dict(read_sets(flags.hub_root))
+        hub_root = Path(flags.hub_root)
+        work = Path(flags.work)
+        work.mkdir(parents=True, exist_ok=True)
+        adapters = {f"seed {seed}": train(flags.model, hub_root, seed, work) for seed in flags.seeds}
+        sets = dict(read_sets(hub_root))
         rows: list[dict[str, Any]] = []
         for noise in (None, *flags.noise):
             for name, adapter in {"rule alone": None, **adapters}.items():
@@ -195,8 +197,8 @@ def describe(folder: Path, before: dict[str, dict[str, float]], after: dict[str,
     facts["notes"] = NOTES
     facts["scores"] = []
     for name, (_, gold) in sets.items():
-        row = {"name": name, "sentences": len(gold), "before": before[name]["aer"], "after": after[name]["aer"]}
-        facts["scores"].append(row)
+        aer = {"before": round(before[name]["aer"], 2), "after": round(after[name]["aer"], 2)}
+        facts["scores"].append({"name": name, "sentences": len(gold)} | aer)
     write_json(folder / "adaptation.json", facts)
 
 
