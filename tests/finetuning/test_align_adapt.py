@@ -156,3 +156,29 @@ def test_adapt_refuses_few_sentences_and_an_existing_folder(gold, tmp_path, alig
     (tmp_path / "few.tsv").write_text("".join(gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]))
     for output, named in ((tmp_path / "a", "10 sentences"), (tmp_path, "exists")):
         assert named in align_refused("adapt", "--gold", tmp_path / "few.tsv", f"--output={output}")
+
+
+@pytest.mark.slow
+def test_adapt_writes_an_adapter_and_trains_on_from_it(short, gold, pairs, tiny_model, tmp_path, capsys):
+    """The adapter of a second run holds what the first one learned, too."""
+    first = tmp_path / "first"
+    main(["adapt", "--gold", str(gold), f"--model={tiny_model}", f"--output={first}", "--save-adapter", "--seed=3"])
+    assert read_yaml(f"{first}.training/run/recipe.yaml")["seed"] == 3
+    facts = json.loads((first / "adaptation.json").read_text(encoding="utf-8"))
+    assert facts["data"] == [{"name": "gold links: en-de.tsv", "rows": 15}]
+    assert facts["scores"][0]["sentences"] == 5 and facts["settings"]["steps"] == 4
+    settings = json.loads((first / "word_alignment.json").read_text(encoding="utf-8"))
+    assert settings["word_alignment_layer"] == 1 and len(settings["word_alignment_calibration"]) == 2
+
+    second = tmp_path / "second"
+    options = [f"--model={tiny_model}", f"--adapter={first}", f"--output={second}", "--save-adapter"]
+    main(["adapt", str(pairs), *options])
+    start = load_file(tmp_path / "second.training" / "start" / "model.safetensors")
+    plain = load_file(tiny_model / "model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    assert not start[name].equal(plain[f"roberta.{name}"])
+    settings = json.loads((second / "word_alignment.json").read_text(encoding="utf-8"))
+    assert settings["word_alignment_calibration"] is None  # of the first one's gold, no more
+    capsys.readouterr()
+    main([str(pairs), f"--model={tiny_model}", f"--adapter={second}", f"--output={tmp_path / 'links'}"])
+    assert "second" in capsys.readouterr().err
