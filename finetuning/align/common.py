@@ -106,7 +106,7 @@ def _add_model(parser: CommandParser) -> None:
     group.add_argument("--model", metavar="FOLDER|ID", default=DEFAULT_MODEL, help=text)
     text = (
         "LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a copy of "
-        f"{DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others)"
+        f"{DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others; for adapt: none)"
     )
     group.add_argument("--adapter", metavar="FOLDER|ID", default="auto", help=text)
     group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
