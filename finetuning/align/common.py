@@ -52,8 +52,10 @@ def make_parser(
 def refuse(parser: CommandParser, options: Namespace, names: str, where: str) -> None:
     """Ends the program if one of these options was given, which would be ignored."""
     for name in names.split():
-        if (value := getattr(options, name)) != parser.get_default(name):
-            parser.error(f"--{'pre-split' if value is False else name.replace('_', '-')} has no effect {where}")
+        value = getattr(options, name)
+        if value != parser.get_default(name):
+            flag = "pre-split" if value is False else name.replace("_", "-")
+            parser.error(f"--{flag} has no effect {where}")
 
 
 def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
@@ -68,12 +70,19 @@ def rule_of(options: Namespace) -> dict[str, Any]:
     """
     from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD, check_method
 
-    method, layer = PUBLISHED_RULES.get(options.model.partition("@")[0], (DEFAULT_METHOD, None))
-    method = options.method or method
-    given: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
-    given |= {"link_all": True} if options.link_all else {}
-    check_method(method, given)
-    return {"method": method, "layer": layer if options.layer is None else options.layer} | given
+    name, _, _ = options.model.partition("@")
+    method, layer = PUBLISHED_RULES.get(name, (DEFAULT_METHOD, None))
+    if options.method:
+        method = options.method
+    if options.layer is not None:
+        layer = options.layer
+    matching: dict[str, Any] = {}
+    if options.threshold is not None:
+        matching["threshold"] = options.threshold
+    if options.link_all:
+        matching["link_all"] = True
+    check_method(method, matching)
+    return {"method": method, "layer": layer} | matching
 
 
 def _add_pairs(parser: CommandParser) -> None:
@@ -157,11 +166,13 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     from crosslingual_zoo.zoo_core.processes import main_first
     from crosslingual_zoo.zoo_core.provenance import model_files
 
+    is_bf16 = options.precision == "bf16"
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of loading; that of a download is shown
     if not options.quiet:
         enable_progress_bars()
     device = _device(options.device)
+    default_batch_size = 256 if device.type == "cuda" else 16
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
         adapter = find_adapter(options.adapter, options.model)
@@ -171,21 +182,22 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
             path,
             all_layers=all_layers,
             device=device,
-            dtype=torch.bfloat16 if options.precision == "bf16" else torch.float32,
+            dtype=torch.bfloat16 if is_bf16 else torch.float32,
             trust_remote_code=options.trust_remote_code,
             adapter=str(adapter) if adapter else None,
-            batch_size=options.batch_size or (256 if device.type == "cuda" else 16),
+            batch_size=options.batch_size or default_batch_size,
             **rule,
         )
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)
-    # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
-    effect = ": about 1 link in 200 depends on the other pairs of the batch" if options.precision == "bf16" else ""
-    learned = ""
+    line = f"layer {aligner.layer} of {aligner.depth}"
     if adapter == DEFAULT_ADAPTER:
-        learned = ", with the zoo's adapter (--adapter none: without)"
+        line += ", with the zoo's adapter (--adapter none: without)"
     elif adapter:
-        learned = f", with the adapter {options.adapter}"
-    CONSOLE.print(f"layer {aligner.layer} of {aligner.depth}{learned}, precision {options.precision}{effect}")
+        line += f", with the adapter {options.adapter}"
+    line += f", precision {options.precision}"
+    if is_bf16:  # it keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
+        line += ": about 1 link in 200 depends on the other pairs of the batch"
+    CONSOLE.print(line)
     return aligner
 
 
@@ -193,9 +205,10 @@ def with_likely_links(aligner: Any) -> Any:
     """The aligner, which with `ot_words` keeps all links with a probability of `LOWEST` or more."""
     if aligner.method != "ot_words":
         return aligner
-    other = copy.copy(aligner)
-    other.matching = aligner.matching | {"threshold": min(LOWEST, aligner.matching.get("threshold", LOWEST))}
-    return other
+    threshold = aligner.matching.get("threshold", LOWEST)
+    copied = copy.copy(aligner)
+    copied.matching = aligner.matching | {"threshold": min(LOWEST, threshold)}
+    return copied
 
 
 def _device(name: str | None) -> Any:
@@ -207,7 +220,8 @@ def _device(name: str | None) -> Any:
         if name not in (None, state.device.type):
             raise ValueError(f"--device is {name}, and each process takes its own {state.device.type}. Leave it out.")
         return state.device
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not name:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         probe = torch.zeros((), device=name)
         probe.item()  # "meta" has no values
@@ -227,32 +241,33 @@ class PairBar:
         self.progress = progress
         self.task = progress.add_task(description, total=total, completed=done)
         self.batch_size = batch_size  # of all processes together
-        self.known = done  # pairs whose links are known
+        self.done = done  # pairs whose links are known
 
     def after_batch(self) -> None:
         """Moves the bar by a batch, but not over the end of the block, as `WordAligner.align` reads blocks."""
         from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK
 
         task = self.progress.tasks[self.task]
-        end = self.known + BATCHES_PER_CHUNK * self.batch_size
+        end = self.done + BATCHES_PER_CHUNK * self.batch_size
         if task.total is not None:
             end = min(end, task.total)
         self.progress.update(self.task, completed=min(task.completed + self.batch_size, end))
 
-    def at(self, known: int) -> None:
+    def at(self, done: int) -> None:
         """Moves the bar to the number of pairs whose links are known."""
-        self.known = known
-        self.progress.update(self.task, completed=max(known, self.progress.tasks[self.task].completed))
+        self.done = done
+        self.progress.update(self.task, completed=max(done, self.progress.tasks[self.task].completed))
 
     def count(self, alignments: Iterable[Any]) -> Iterator[Any]:
         """Yields alignments, and moves the bar with each."""
-        for known, alignment in enumerate(alignments, start=1):
+        for done, alignment in enumerate(alignments, start=1):
             yield alignment
-            self.at(known)
+            self.at(done)
 
 
 def make_progress(to_stdout: bool = False) -> Progress:
     """A bar on stderr: pairs done, time that has passed and time that is left."""
+    are_links_scrolling = to_stdout and sys.stdout.isatty()
     return Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -260,7 +275,7 @@ def make_progress(to_stdout: bool = False) -> Progress:
         console=CONSOLE,
         transient=True,
         redirect_stdout=False,  # links go there
-        disable=CONSOLE.quiet or not CONSOLE.is_terminal or (to_stdout and sys.stdout.isatty()),  # links scroll by
+        disable=CONSOLE.quiet or not CONSOLE.is_terminal or are_links_scrolling,
     )
 
 
