@@ -84,13 +84,22 @@ def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
     parser = make_parser("word-align adapt", DESCRIPTION, USAGE, links_words=False)
     group = parser.add_argument_group("adaptation")
-    text = "new folder for the adapted model; later, give it as --model"
-    group.add_argument("--output", required=True, metavar="FOLDER", help=text)
+    group.add_argument(
+        "--output", required=True, metavar="FOLDER", help="new folder for the adapted model; later, give it as --model"
+    )
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
-    text = "train on these tables: source, target, links, with tabs between"
-    group.add_argument("--gold", nargs="+", metavar="FILE", default=[], help=text)
-    text = "write a LoRA adapter in PEFT's format, the changes of --model alone, and not the whole model"
-    group.add_argument("--save-adapter", action="store_true", help=text)
+    group.add_argument(
+        "--gold",
+        nargs="+",
+        metavar="FILE",
+        default=[],
+        help="train on these tables: source, target, links, with tabs between",
+    )
+    group.add_argument(
+        "--save-adapter",
+        action="store_true",
+        help="write a LoRA adapter in PEFT's format, the changes of --model alone, and not the whole model",
+    )
     group.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training (default: 1)")
     options = parser.parse_args(arguments)
     if options.gold and not options.files:
@@ -358,8 +367,8 @@ def as_row(source: Side, target: Side, is_split: bool = False) -> dict[str, str]
     sides = [source, target]
     if is_split:
         sides, _ = split_words(sides)
-    source_text, target_text = (side if isinstance(side, str) else " ".join(side) for side in sides)
-    return {"source": source_text, "target": target_text}
+    texts = [side if isinstance(side, str) else " ".join(side) for side in sides]
+    return {"source": texts[0], "target": texts[1]}
 
 
 def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:

@@ -86,63 +86,104 @@ def rule_of(options: Namespace) -> dict[str, Any]:
 
 
 def _add_pairs(parser: CommandParser) -> None:
-    files = "one file of pairs, or a source file and a target file (default: stdin)"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="one file of pairs, or a source file and a target file (default: stdin)",
+    )
     group = parser.add_argument_group("input")
-    text = "format of the pairs (default: auto, from the file's ending or the first element of XML, or else text)"
-    group.add_argument("--format", choices=("auto", *FORMATS), default="auto", help=text)
-    text = (
-        "columns of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in CSV and JSONL "
-        "(default: source target)"
+    group.add_argument(
+        "--format",
+        choices=("auto", *FORMATS),
+        default="auto",
+        help="format of the pairs (default: auto, from the file's ending or the first element of XML, or else text)",
     )
-    group.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=text)
-    text = (
-        "languages to read from TMX and XLIFF; en also matches en-US (default: in TMX the source language and the "
-        "first other one, in XLIFF those of its first <file>)"
+    group.add_argument(
+        "--columns",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="columns of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in CSV and "
+        "JSONL (default: source target)",
     )
-    group.add_argument("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=text)
+    group.add_argument(
+        "--languages",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="languages to read from TMX and XLIFF; en also matches en-US (default: in TMX the source language and the "
+        "first other one, in XLIFF those of its first <file>)",
+    )
     words = group.add_mutually_exclusive_group()
-    text = "split lines of running text into words at white space and punctuation"
-    words.add_argument("--split", action="store_const", const=True, help=text)
-    text = "split sentences, JSON strings, TMX and XLIFF only at spaces, tabs and line breaks, as lines without --split"
-    words.add_argument("--pre-split", dest="split", action="store_const", const=False, help=text)
+    words.add_argument(
+        "--split",
+        action="store_const",
+        const=True,
+        help="split lines of running text into words at white space and punctuation",
+    )
+    words.add_argument(
+        "--pre-split",
+        dest="split",
+        action="store_const",
+        const=False,
+        help="split sentences, JSON strings, TMX and XLIFF only at spaces, tabs and line breaks, as lines without "
+        "--split",
+    )
 
 
 def _add_model(parser: CommandParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only results and errors")
     group = parser.add_argument_group("model")
-    text = f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})"
-    group.add_argument("--model", metavar="FOLDER|ID", default=DEFAULT_MODEL, help=text)
-    text = (
-        "LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a copy of "
-        f"{DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others)"
+    group.add_argument(
+        "--model",
+        metavar="FOLDER|ID",
+        default=DEFAULT_MODEL,
+        help=f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})",
     )
-    group.add_argument("--adapter", metavar="FOLDER|ID", default="auto", help=text)
+    group.add_argument(
+        "--adapter",
+        metavar="FOLDER|ID",
+        default="auto",
+        help="LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a "
+        f"copy of {DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others)",
+    )
     group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if available)")
-    text = (
-        "precision of the encoder (default: fp32); bf16 is faster on hardware with native support, but about 1 link in "
-        "200 then depends on the other pairs of the batch"
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "bf16"),
+        default="fp32",
+        help="precision of the encoder (default: fp32); bf16 is faster on hardware with native support, but about 1 "
+        "link in 200 then depends on the other pairs of the batch",
     )
-    group.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=text)
-    text = "inputs per forward pass (default: 16; on a GPU 256)"
-    group.add_argument("--batch-size", type=_positive, metavar="N", help=text)
+    group.add_argument(
+        "--batch-size", type=_positive, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
+    )
 
 
 def _add_rule(parser: CommandParser) -> None:
     parser.epilog = METHODS_HELP
     group = parser.add_argument_group("alignment")
-    text = "method, see below (default: ot_words; for microsoft/xlm-align-base: ot)"
-    group.add_argument("--method", metavar="NAME", help=text)
-    text = "lowest probability of a link, for ot_words (default: 0.5) and softmax (default: 0.001)"
-    group.add_argument("--threshold", type=float, metavar="T", help=text)
-    text = "for ot_words: link each source word without a link to its most probable partner"
-    group.add_argument("--link-all", action="store_true", help=text)
-    text = (
-        "layer whose states are compared; 0: embeddings (default: the one that the model's configuration recommends, "
-        "or else three fifths of the way up, 7 of 12; for microsoft/xlm-align-base: 8)"
+    group.add_argument(
+        "--method", metavar="NAME", help="method, see below (default: ot_words; for microsoft/xlm-align-base: ot)"
     )
-    group.add_argument("--layer", type=int, metavar="N", help=text)
+    group.add_argument(
+        "--threshold",
+        type=float,
+        metavar="T",
+        help="lowest probability of a link, for ot_words (default: 0.5) and softmax (default: 0.001)",
+    )
+    group.add_argument(
+        "--link-all",
+        action="store_true",
+        help="for ot_words: link each source word without a link to its most probable partner",
+    )
+    group.add_argument(
+        "--layer",
+        type=int,
+        metavar="N",
+        help="layer whose states are compared; 0: embeddings (default: the one that the model's configuration "
+        "recommends, or else three fifths of the way up, 7 of 12; for microsoft/xlm-align-base: 8)",
+    )
 
 
 def _positive(text: str) -> int:

@@ -107,10 +107,14 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
     group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
     group.add_argument("--output-format", choices=tuple(OUTPUT_FORMATS), help="see above (default: pharaoh)")
-    text = "write the probability of each link: 0-0:0.9731, or `probabilities` in JSON"
-    group.add_argument("--probabilities", action="store_true", help=text)
-    text = f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
-    group.add_argument("--html", metavar="PAGE", help=text)
+    group.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="write the probability of each link: 0-0:0.9731, or `probabilities` in JSON",
+    )
+    group.add_argument(
+        "--html", metavar="PAGE", help=f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
+    )
     return parser.parse_args(arguments)
 
 
@@ -190,10 +194,10 @@ def show_links(options: Namespace, aligner: Any, pairs: list[tuple[Side, Side]],
     CONSOLE.print(f"page of the {count}: {options.html}")
 
 
-def first_of(shown: int, total: int) -> str:
-    """`first 100 of 300 pairs`, or `10 pairs` if all are shown."""
-    pairs = f"{total:,} pair" if total == 1 else f"{total:,} pairs"
-    return pairs if shown == total else f"first {shown:,} of {pairs}"
+def first_of(count: int, total: int) -> str:
+    """`first 100 of 300 pairs`, or `10 pairs` if these are all."""
+    pairs = "1 pair" if total == 1 else f"{total:,} pairs"
+    return pairs if count == total else f"first {count:,} of {pairs}"
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:

@@ -252,8 +252,12 @@ def _is_side(value: Any) -> bool:
 
 def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
     """Returns the pair as words, split at spaces and tabs. Lists of words stay unchanged."""
-    source, target = (WORD.findall(side) if isinstance(side, str) else side for side in pair)
-    return source, target
+    source, target = pair
+    return _words_of(source), _words_of(target)
+
+
+def _words_of(side: Side) -> list[str]:
+    return WORD.findall(side) if isinstance(side, str) else side
 
 
 def is_split_further(text: Side, number_of_words: int) -> bool:

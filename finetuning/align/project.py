@@ -61,8 +61,7 @@ def read_options(arguments: list[str]) -> Namespace:
     )
     parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="translations, line n of sentence n")
     parser.add_argument("--output", metavar="FILE", help="write the labels to this new file, not to stdout")
-    text = "split TRANSLATIONS, as running text, also at punctuation"
-    parser.add_argument("--split", action="store_true", help=text)
+    parser.add_argument("--split", action="store_true", help="split TRANSLATIONS, as running text, also at punctuation")
     options = parser.parse_args(arguments)
     if not options.translations:
         refuse(parser, options, "split", "without TRANSLATIONS")

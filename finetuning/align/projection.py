@@ -175,7 +175,7 @@ def find_marks(words: Sequence[str]) -> list[Mark]:
     for number, word in enumerate(words):
         is_alone = not any(map(str.isalnum, word))
         text = word.replace("``", "“").replace("''", "”")  # of the Penn Treebank
-        for place, character in enumerate(text):
+        for offset, character in enumerate(text):
             kind = KINDS.get(character)
             if kind is None:
                 continue
@@ -188,7 +188,7 @@ def find_marks(words: Sequence[str]) -> list[Mark]:
                 continue
             if character not in OPENING:
                 opened.append((kind, len(marks)))
-            begins_word = not any(map(str.isalnum, text[:place]))
+            begins_word = not any(map(str.isalnum, text[:offset]))
             opens = character in OPENING.values() or (character in QUOTES and begins_word)
             marks.append(Mark(number, None, is_alone, opens))
     return marks

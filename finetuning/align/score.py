@@ -42,13 +42,25 @@ def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE)
     group = parser.add_argument_group("scores")
-    text = "gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table"
-    group.add_argument("--gold", metavar="LINKS", required=True, help=text)
-    text = "first number in LINKS: of its words, or of the sentences in `sentence i j`"
-    group.add_argument("--gold-base", type=int, choices=(0, 1), help=text)
+    group.add_argument(
+        "--gold",
+        metavar="LINKS",
+        required=True,
+        help="gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table",
+    )
+    group.add_argument(
+        "--gold-base",
+        type=int,
+        choices=(0, 1),
+        help="first number in LINKS: of its words, or of the sentences in `sentence i j`",
+    )
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
-    text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
-    group.add_argument("--links", nargs="+", metavar="FILE", help=text)
+    group.add_argument(
+        "--links",
+        nargs="+",
+        metavar="FILE",
+        help="evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair",
+    )
     options = parser.parse_args(arguments)
     if options.links:
         model = "model adapter trust_remote_code device precision batch_size"
