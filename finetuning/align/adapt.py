@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crosslingual_zoo.finetuning.align.common import (
     load_aligner,
@@ -73,17 +73,35 @@ class GoldPairs:
     links: dict[int, Gold]
 
 
+class Data(NamedTuple):
+    """What is trained on, and what is held out; without --gold there are no rows and no held-out gold."""
+
+    pairs: Pairs
+    gold_rows: list[dict[str, str]]
+    held_out: Pairs
+    held_out_gold: GoldPairs | None
+
+
 def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
     parser = make_parser("word-align adapt", DESCRIPTION, USAGE, links_words=False)
     group = parser.add_argument_group("adaptation")
-    text = "new folder for the adapted model; later, give it as --model"
-    group.add_argument("--output", required=True, metavar="FOLDER", help=text)
+    group.add_argument(
+        "--output", required=True, metavar="FOLDER", help="new folder for the adapted model; later, give it as --model"
+    )
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
-    text = "train on these tables: source, target, links, with tabs between"
-    group.add_argument("--gold", nargs="+", metavar="FILE", default=[], help=text)
-    text = "write a LoRA adapter in PEFT's format, the changes of --model alone, and not the whole model"
-    group.add_argument("--save-adapter", action="store_true", help=text)
+    group.add_argument(
+        "--gold",
+        nargs="+",
+        metavar="FILE",
+        default=[],
+        help="train on these tables: source, target, links, with tabs between",
+    )
+    group.add_argument(
+        "--save-adapter",
+        action="store_true",
+        help="write a LoRA adapter in PEFT's format, the changes of --model alone, and not the whole model",
+    )
     group.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training (default: 1)")
     parser.set_defaults(adapter="none")
     options = parser.parse_args(arguments)
@@ -113,69 +131,91 @@ def run(options: Namespace) -> None:
 
 def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
-    pairs, held_out, rows, gold = [], [], [], None
-    if options.files or not options.gold:
-        pairs, held_out = read_own_pairs(read_pairs(options, options.split))
-    if options.gold:
-        tables = [GoldPairs(*read_with_gold(PairReader([file], "text", ["1", "2"]), file, 0)) for file in options.gold]
-        rows, gold = read_own_gold(tables)
-    length = check_encoder(options.model, options.trust_remote_code)
-    layer, before = scores_of(options, held_out, gold)
-    keep_rows(work / PAIRS, [as_row(*pair, split=bool(rows)) for pair in pairs])
-    keep_rows(work / GOLD, rows)
+    data = read_data(options)
+    longest = check_encoder(options.model, options.trust_remote_code)
+    layer, before = scores_of(options, data)
+    write_training_files(work, data)
     model = work / "run" / "model"
     if not model.exists():
-        train(options, work, layer, length, bool(pairs), bool(rows))
-    result = model
-    adapted = Namespace(**vars(options) | {"model": str(model), "adapter": "none"})
-    settings_file = model / "config.json"
+        train(options, work, layer, longest, data)
     if options.save_adapter:
         result = work / "adapter"
-        adapted = Namespace(**vars(options) | {"adapter": str(result)})
-        settings_file = result / ADAPTER_SETTINGS
         write_adapter(options, model, layer, result)
-    # without gold, the calibration of the model before no longer holds
-    settings: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
-    write_json(settings_file, read_json(settings_file, {}) | settings)
-    _, after = scores_of(adapted, held_out, gold)
-    if gold:
-        settings["word_alignment_calibration"] = fit_calibration(adapted, layer, gold)
-    write_json(settings_file, read_json(settings_file) | settings)
-    if options.save_adapter:
-        facts = describe_training(options, work, len(pairs), len(rows))
-        if gold:
-            name = GOLD_SCORE.format(len(gold.links))
-            scores = {"before": before[name], "after": after[name]}
-            facts["scores"].append({"name": "held-out sentences", "sentences": len(gold.links)} | scores)
-        write_json(result / "adaptation.json", facts)
+        adapted = changed(options, adapter=str(result))
+        after = write_settings(adapted, result / ADAPTER_SETTINGS, layer, data)
+        write_facts(options, work, data, before, after)
+    else:
+        result = model
+        adapted = changed(options, model=str(model), adapter="none")
+        after = write_settings(adapted, result / "config.json", layer, data)
     result.rename(output)
     remove_own(work / "run" / "checkpoints", STEP)
-    for what, value in before.items():
-        print(f"{what}: {value:.3g} before, {after[what]:.3g} after")
+    for name, score in before.items():
+        print(f"{name}: {score:.3g} before, {after[name]:.3g} after")
     kind = "adapter" if options.save_adapter else "model"
     print(f"written: {output}, {kind} for layer {layer}")
+
+
+def changed(options: Namespace, **changes: str) -> Namespace:
+    """A copy of the options, with changes."""
+    return Namespace(**vars(options) | changes)
+
+
+def read_data(options: Namespace) -> Data:
+    """Reads the pairs and the gold links, and holds some of both out."""
+    pairs: Pairs = []
+    held_out: Pairs = []
+    if options.files or not options.gold:
+        pairs, held_out = read_own_pairs(read_pairs(options, options.split))
+    if not options.gold:
+        return Data(pairs, [], held_out, None)
+    tables = []
+    for file in options.gold:
+        reader = PairReader([file], "text", ["1", "2"])
+        tables.append(GoldPairs(*read_with_gold(reader, file, 0)))
+    rows, held_out_gold = read_own_gold(tables)
+    return Data(pairs, rows, held_out, held_out_gold)
+
+
+def write_training_files(work: Path, data: Data) -> None:
+    """Writes what pre-training reads."""
+    is_split = bool(data.gold_rows)
+    keep_rows(work / PAIRS, [as_row(source, target, is_split) for source, target in data.pairs])
+    keep_rows(work / GOLD, data.gold_rows)
+
+
+def write_settings(adapted: Namespace, file: Path, layer: int, data: Data) -> dict[str, float]:
+    """Writes the layer and the calibration of what was trained to its settings, and returns its scores."""
+    # without gold, the calibration of the model before no longer holds
+    settings: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
+    write_json(file, read_json(file, {}) | settings)
+    _, scores = scores_of(adapted, data)
+    if data.held_out_gold:
+        settings["word_alignment_calibration"] = fit_calibration(adapted, layer, data.held_out_gold)
+    write_json(file, read_json(file) | settings)
+    return scores
 
 
 def write_adapter(options: Namespace, trained: Path, layer: int, folder: Path) -> None:
     """Writes what training changed of --model as an adapter; also what --adapter had changed before."""
     from crosslingual_zoo.finetuning.align.adapter import save_adapter
 
-    base = load_aligner(Namespace(**vars(options) | {"adapter": "none"}), layer=layer)
-    learned = load_aligner(Namespace(**vars(options) | {"adapter": "none", "model": str(trained)}), layer=layer)
+    base = load_aligner(changed(options, adapter="none"), layer=layer)
+    learned = load_aligner(changed(options, adapter="none", model=str(trained)), layer=layer)
     save_adapter(base.states.model, learned.states.model, folder, options.model)
 
 
-def describe_training(options: Namespace, work: Path, pairs: int, gold_sentences: int) -> dict[str, Any]:
-    """What the card of an adapter says: data and settings. Its owner adds licenses, addresses, scores and notes."""
+def write_facts(options: Namespace, work: Path, data: Data, before: dict[str, float], after: dict[str, float]) -> None:
+    """Writes what the card of an adapter says: data, settings and scores. Its owner adds licenses and notes."""
     recipe = read_yaml(str(work / "run" / "recipe.yaml"))
     (phase,) = recipe["phases"]
-    data = []
-    if gold_sentences:
-        files = ", ".join(Path(file).name for file in options.gold)
-        data.append({"name": f"gold links: {files}", "rows": gold_sentences})
-    if pairs:
-        files = ", ".join(Path(file).name for file in options.files) or "stdin"
-        data.append({"name": f"translations: {files}", "rows": pairs})
+    tables = []
+    if data.gold_rows:
+        names = ", ".join(Path(file).name for file in options.gold)
+        tables.append({"name": f"gold links: {names}", "rows": len(data.gold_rows)})
+    if data.pairs:
+        names = ", ".join(Path(file).name for file in options.files) or "stdin"
+        tables.append({"name": f"translations: {names}", "rows": len(data.pairs)})
     settings = {
         "objectives": ", ".join(phase["objectives"]),
         "steps": phase["steps"],
@@ -183,7 +223,14 @@ def describe_training(options: Namespace, work: Path, pairs: int, gold_sentences
         "seed": recipe["seed"],
         "software": version_line(),
     }
-    return {"data": data, "settings": settings, "scores": [], "notes": []}
+    scores = []
+    if data.held_out_gold:
+        sentences = len(data.held_out_gold.links)
+        name = GOLD_SCORE.format(sentences)
+        row = {"name": "held-out sentences", "sentences": sentences, "before": before[name], "after": after[name]}
+        scores.append(row)
+    facts = {"data": tables, "settings": settings, "scores": scores, "notes": []}
+    write_json(work / "adapter" / "adaptation.json", facts)
 
 
 def start_of(options: Namespace, work: Path) -> str:
@@ -206,14 +253,21 @@ def start_of(options: Namespace, work: Path) -> str:
 def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
     """Returns the pairs to train on, and those held out; samples a long file evenly. Raises ValueError for too few."""
     total = reader.check() or 0
-    every = max(1, total // MOST_PAIRS)
-    pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
+    stride = max(1, total // MOST_PAIRS)
+    pairs = [pair for pair in islice(reader, 0, None, stride) if has_words(pair)]
     report_running_text(reader.running_text)
     if len(pairs) < LEAST_PAIRS:
-        found = f"{reader.name} has {len(pairs):,} pairs with words on both sides"
-        raise ValueError(f"{found}. Give at least {LEAST_PAIRS}; a thousand is better.")
+        raise ValueError(
+            f"{reader.name} has {len(pairs):,} pairs with words on both sides. Give at least {LEAST_PAIRS}; a thousand "
+            "is better."
+        )
     step = step_of(len(pairs), LEAST_HELD_OUT)
     return [pair for number, pair in enumerate(pairs) if number % step], pairs[::step]
+
+
+def has_words(pair: tuple[Side, Side]) -> bool:
+    """Whether both sides have words."""
+    return all("".join(side).strip() for side in pair)
 
 
 def check_encoder(model: str, trust_remote_code: bool) -> int:
@@ -232,19 +286,35 @@ def check_encoder(model: str, trust_remote_code: bool) -> int:
 
 def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPairs]:
     """The rows of gold to train on, and an even tenth of all that is held out. Raises ValueError for too few."""
-    pairs = [table.pairs[number] for table in tables for number in table.links]
-    links = [of for table in tables for of in table.links.values()]
+    pairs: Pairs = []
+    links: list[Gold] = []
+    for table in tables:
+        for number, gold in table.links.items():
+            pairs.append(table.pairs[number])
+            links.append(gold)
     usable = [number for number, pair in enumerate(pairs) if all(pair) and links[number].possible]
     if len(usable) < LEAST_GOLD:
-        found = f"--gold has {len(usable):,} sentences with links"
-        raise ValueError(f"{found}. Give at least {LEAST_GOLD}; hundreds are better.")
-    held_out = usable[:: step_of(len(usable), LEAST_HELD_OUT_GOLD)]
+        raise ValueError(
+            f"--gold has {len(usable):,} sentences with links. Give at least {LEAST_GOLD}; hundreds are better."
+        )
+    step = step_of(len(usable), LEAST_HELD_OUT_GOLD)
+    held_out = {number: links[number] for number in usable[::step]}
     rows = []
-    for number in sorted(set(usable) - set(held_out)):
-        of = links[number]
-        written = " ".join(f"{i}{'-' if (i, j) in of.sure else 'p'}{j}" for i, j in sorted(of.possible))
-        rows.append(as_row(*pairs[number]) | {"links": written})
-    return rows, GoldPairs(pairs, {number: links[number] for number in held_out})
+    for number in usable:
+        if number not in held_out:
+            row = as_row(*pairs[number])
+            row["links"] = as_pharaoh(links[number])
+            rows.append(row)
+    return rows, GoldPairs(pairs, held_out)
+
+
+def as_pharaoh(gold: Gold) -> str:
+    """`0-0 1p2`: sure and possible links."""
+    items = []
+    for source, target in sorted(gold.possible):
+        sign = "-" if (source, target) in gold.sure else "p"
+        items.append(f"{source}{sign}{target}")
+    return " ".join(items)
 
 
 def step_of(count: int, least: int) -> int:
@@ -252,50 +322,56 @@ def step_of(count: int, least: int) -> int:
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
-def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None) -> tuple[int, dict[str, float]]:
+def scores_of(options: Namespace, data: Data) -> tuple[int, dict[str, float]]:
     """Returns the layer to align by, and named scores of its links on what is held out."""
     aligner = load_aligner(options)
     aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
-    pairs = pairs + ([gold.pairs[number] for number in gold.links] if gold else [])
+    gold = data.held_out_gold
+    pairs = list(data.held_out)
+    if gold:
+        pairs += [gold.pairs[number] for number in gold.links]
     sources, targets = zip(*pairs, strict=True)
     mismatched = zip(sources, [*targets[1:], targets[0]], strict=True)
-    found = {
+    scores = {
         f"source words with a link in {len(pairs):,} held-out pairs (%)": share_linked(aligner, pairs),
         "the same in wrong pairs, where fewer is better (%)": share_linked(aligner, mismatched),
     }
     if gold:
-        aer = score_links(aligner, gold.pairs, gold.links)["aer"]
-        found[GOLD_SCORE.format(len(gold.links))] = aer
-    return aligner.layer, found
+        name = GOLD_SCORE.format(len(gold.links))
+        scores[name] = score_links(aligner, gold.pairs, gold.links)["aer"]
+    return aligner.layer, scores
 
 
 def share_linked(aligner: Any, pairs: Iterable[tuple[Side, Side]]) -> float:
     """Returns how many of the source words have a link, in percent."""
-    found = list(aligner.align(pairs))
-    linked = sum(len({source for source, _ in of.links}) for of in found)
-    return 100 * linked / max(1, sum(len(of.source) for of in found))
+    words = 0
+    linked = 0
+    for alignment in aligner.align(pairs):
+        words += len(alignment.source)
+        linked += len({source for source, _ in alignment.links})
+    return 100 * linked / max(1, words)
 
 
 def fit_calibration(options: Namespace, layer: int, gold: GoldPairs) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
-    aligner = load_aligner(options, layer=layer, slope=1.0, offset=0.0)
-    found = with_likely_links(aligner).align((gold.pairs[number] for number in gold.links), probabilities=True)
-    return calibration(
-        [
-            (probability, link in of.possible)
-            for alignment, of in zip(found, gold.links.values(), strict=True)
-            for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
-        ]
-    )
+    aligner = with_likely_links(load_aligner(options, layer=layer, slope=1.0, offset=0.0))
+    pairs = [gold.pairs[number] for number in gold.links]
+    candidates = []
+    for alignment, links in zip(aligner.align(pairs, probabilities=True), gold.links.values(), strict=True):
+        for link, probability in zip(alignment.links, alignment.probabilities, strict=True):
+            candidates.append((probability, link in links.possible))
+    return calibration(candidates)
 
 
-def as_row(source: Side, target: Side, split: bool = False) -> dict[str, str]:
-    """A pair as pre-training reads it; split: texts as words between spaces, as the aligner splits them."""
+def as_row(source: Side, target: Side, is_split: bool = False) -> dict[str, str]:
+    """A pair as pre-training reads it; is_split: texts as words between spaces, as the aligner splits them."""
     from crosslingual_zoo.modeling.word_tokens import split_words
 
-    words = split_words([source, target])[0] if split else [source, target]
-    source, target = (side if isinstance(side, str) else " ".join(side) for side in words)
-    return {"source": source, "target": target}
+    sides = [source, target]
+    if is_split:
+        sides, _ = split_words(sides)
+    texts = [side if isinstance(side, str) else " ".join(side) for side in sides]
+    return {"source": texts[0], "target": texts[1]}
 
 
 def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:
@@ -310,39 +386,65 @@ def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool) -> None:
-    """Runs pre-training to its end, by the states of `layer` and with pairs of at most `length` positions.
+def train(options: Namespace, work: Path, layer: int, longest: int, data: Data) -> None:
+    """Runs pre-training to its end, by the states of `layer` and with pairs of at most `longest` positions.
 
     Ctrl-C and SIGTERM let it save its state first, and end this program with 130 and 143.
 
     Raises ValueError with what pre-training refuses.
     """
-    run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
-    languages = {"source_language": "source", "target_language": "target"}
+    settings = training_settings(options, work, layer, longest, data)
+    recipe = RECIPES[bool(data.gold_rows)]
+    # -P: a package `modeling` of the user's folder does not hide ours
+    command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
+    command += [f"{name}={value}" for name, value in settings.items()]
+    if (work / "run" / "recipe.yaml").exists():
+        command.append("--resume")
+    log = work / "log.txt"
+    status = wait_for(command, training_environment(options.device), log)
+    if status:
+        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        reason = lines[-1] if lines else "Pre-training failed."
+        raise ValueError(f"{reason} (The log is {log}.)")
+
+
+def training_settings(options: Namespace, work: Path, layer: int, longest: int, data: Data) -> dict[str, Any]:
+    """Returns the settings that replace those of the recipe, by name."""
     settings = {
-        "output_dir": json.dumps(str(run), ensure_ascii=False),  # JSON is YAML: a name may have any characters
+        "output_dir": json.dumps(str(work / "run"), ensure_ascii=False),  # JSON is YAML: a name may have any characters
         "model.start_from": json.dumps(start_of(options, work), ensure_ascii=False),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
         "seed": options.seed,
     }
-    if has_gold:
-        tables = [{"name": "gold", "path": str(work / GOLD), "size": 1}]
-        if has_pairs:
-            tables.append({"name": "pairs", "path": str(work / PAIRS), "size": 1, "links_column": None})
-        settings["linked"] = json.dumps([languages | table for table in tables])
-        settings["phases.0.objectives.word_links.max_length"] = min(length, LONGEST)
-    else:
+    pairs_path = str(work / PAIRS)
+    languages = {"source_language": "source", "target_language": "target"}
+    if not data.gold_rows:
         columns = {"source_column": "source", "target_column": "target"}
-        settings["bitext"] = json.dumps([languages | columns | {"table": {"path": str(work / PAIRS)}}])
-        settings["phases.0.objectives.tlm.max_length"] = min(length, LONGEST)
-    # -P: a package `modeling` of the user's folder does not hide ours
-    command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
-    command += [f"{name}={value}" for name, value in settings.items()]
-    command += ["--resume"] if (run / "recipe.yaml").exists() else []
+        settings["bitext"] = json.dumps([languages | columns | {"table": {"path": pairs_path}}])
+        settings["phases.0.objectives.tlm.max_length"] = min(longest, LONGEST)
+        return settings
+    tables = [languages | {"name": "gold", "path": str(work / GOLD), "size": 1}]
+    if data.pairs:
+        tables.append(languages | {"name": "pairs", "path": pairs_path, "size": 1, "links_column": None})
+    settings["linked"] = json.dumps(tables)
+    settings["phases.0.objectives.word_links.max_length"] = min(longest, LONGEST)
+    return settings
+
+
+def training_environment(device: str | None) -> dict[str, str]:
+    """Returns the environment of pre-training, in which Python finds this package."""
+    environment = dict(os.environ)
     root = str(Path(__file__).parents[3])  # of crosslingual_zoo
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if options.device == "cpu" else {})
+    paths = [root, os.environ.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if device == "cpu":
+        environment["ACCELERATE_USE_CPU"] = "true"
+    return environment
+
+
+def wait_for(command: list[str], environment: dict[str, str], log: Path) -> int:
+    """Runs a program, passes signals on to it, and returns its status."""
     with (
         stop_signals("resume with the same command and --resume"),
         held_signals(),  # until there is a process to pass them to
@@ -351,9 +453,7 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
     ):
         progress.add_task(f"training for some minutes, log: {log}", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places, process_group=0
-        )
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, process_group=0)
         try:
             with at_once():
                 process.wait()
@@ -361,6 +461,4 @@ def train(options: Namespace, work: Path, layer: int, length: int, has_pairs: bo
             process.send_signal(stop.signal)
             process.wait()
             raise
-    if process.returncode:
-        said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        raise ValueError(f"{said[-1] if said else 'Pre-training failed.'} (The log is {log}.)")
+    return process.returncode

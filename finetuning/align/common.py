@@ -52,8 +52,10 @@ def make_parser(
 def refuse(parser: CommandParser, options: Namespace, names: str, where: str) -> None:
     """Ends the program if one of these options was given, which would be ignored."""
     for name in names.split():
-        if (value := getattr(options, name)) != parser.get_default(name):
-            parser.error(f"--{'pre-split' if value is False else name.replace('_', '-')} has no effect {where}")
+        value = getattr(options, name)
+        if value != parser.get_default(name):
+            flag = "pre-split" if value is False else name.replace("_", "-")
+            parser.error(f"--{flag} has no effect {where}")
 
 
 def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
@@ -68,72 +70,120 @@ def rule_of(options: Namespace) -> dict[str, Any]:
     """
     from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD, check_method
 
-    method, layer = PUBLISHED_RULES.get(options.model.partition("@")[0], (DEFAULT_METHOD, None))
-    method = options.method or method
-    given: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
-    given |= {"link_all": True} if options.link_all else {}
-    check_method(method, given)
-    return {"method": method, "layer": layer if options.layer is None else options.layer} | given
+    name, _, _ = options.model.partition("@")
+    method, layer = PUBLISHED_RULES.get(name, (DEFAULT_METHOD, None))
+    if options.method:
+        method = options.method
+    if options.layer is not None:
+        layer = options.layer
+    matching: dict[str, Any] = {}
+    if options.threshold is not None:
+        matching["threshold"] = options.threshold
+    if options.link_all:
+        matching["link_all"] = True
+    check_method(method, matching)
+    return {"method": method, "layer": layer} | matching
 
 
 def _add_pairs(parser: CommandParser) -> None:
-    files = "one file of pairs, or a source file and a target file (default: stdin)"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="one file of pairs, or a source file and a target file (default: stdin)",
+    )
     group = parser.add_argument_group("input")
-    text = "format of the pairs (default: auto, from the file's ending or the first element of XML, or else text)"
-    group.add_argument("--format", choices=("auto", *FORMATS), default="auto", help=text)
-    text = (
-        "columns of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in CSV and JSONL "
-        "(default: source target)"
+    group.add_argument(
+        "--format",
+        choices=("auto", *FORMATS),
+        default="auto",
+        help="format of the pairs (default: auto, from the file's ending or the first element of XML, or else text)",
     )
-    group.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=text)
-    text = (
-        "languages to read from TMX and XLIFF; en also matches en-US (default: in TMX the source language and the "
-        "first other one, in XLIFF those of its first <file>)"
+    group.add_argument(
+        "--columns",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="columns of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in CSV and "
+        "JSONL (default: source target)",
     )
-    group.add_argument("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=text)
+    group.add_argument(
+        "--languages",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="languages to read from TMX and XLIFF; en also matches en-US (default: in TMX the source language and the "
+        "first other one, in XLIFF those of its first <file>)",
+    )
     words = group.add_mutually_exclusive_group()
-    text = "split lines of running text into words at white space and punctuation"
-    words.add_argument("--split", action="store_const", const=True, help=text)
-    text = "split sentences, JSON strings, TMX and XLIFF only at spaces, tabs and line breaks, as lines without --split"
-    words.add_argument("--pre-split", dest="split", action="store_const", const=False, help=text)
+    words.add_argument(
+        "--split",
+        action="store_const",
+        const=True,
+        help="split lines of running text into words at white space and punctuation",
+    )
+    words.add_argument(
+        "--pre-split",
+        dest="split",
+        action="store_const",
+        const=False,
+        help="split sentences, JSON strings, TMX and XLIFF only at spaces, tabs and line breaks, as lines without "
+        "--split",
+    )
 
 
 def _add_model(parser: CommandParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only results and errors")
     group = parser.add_argument_group("model")
-    text = f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})"
-    group.add_argument("--model", metavar="FOLDER|ID", default=DEFAULT_MODEL, help=text)
-    text = (
-        "LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a copy of "
-        f"{DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others; for adapt: none)"
+    group.add_argument(
+        "--model",
+        metavar="FOLDER|ID",
+        default=DEFAULT_MODEL,
+        help=f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})",
     )
-    group.add_argument("--adapter", metavar="FOLDER|ID", default="auto", help=text)
+    group.add_argument(
+        "--adapter",
+        metavar="FOLDER|ID",
+        default="auto",
+        help="LoRA adapter to merge into the encoder: a folder or a Hub id; none; or default, the zoo's own with a "
+        f"copy of {DEFAULT_MODEL} (default: the zoo's own with that model itself, none with others; for adapt: none)",
+    )
     group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if available)")
-    text = (
-        "precision of the encoder (default: fp32); bf16 is faster on hardware with native support, but about 1 link in "
-        "200 then depends on the other pairs of the batch"
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "bf16"),
+        default="fp32",
+        help="precision of the encoder (default: fp32); bf16 is faster on hardware with native support, but about 1 "
+        "link in 200 then depends on the other pairs of the batch",
     )
-    group.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=text)
-    text = "inputs per forward pass (default: 16; on a GPU 256)"
-    group.add_argument("--batch-size", type=_positive, metavar="N", help=text)
+    group.add_argument(
+        "--batch-size", type=_positive, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
+    )
 
 
 def _add_rule(parser: CommandParser) -> None:
     parser.epilog = METHODS_HELP
     group = parser.add_argument_group("alignment")
-    text = "method, see below (default: ot_words; for microsoft/xlm-align-base: ot)"
-    group.add_argument("--method", metavar="NAME", help=text)
-    text = "lowest probability of a link, for ot_words (default: 0.5) and softmax (default: 0.001)"
-    group.add_argument("--threshold", type=float, metavar="T", help=text)
-    text = "for ot_words: link each source word without a link to its most probable partner"
-    group.add_argument("--link-all", action="store_true", help=text)
-    text = (
-        "layer whose states are compared; 0: embeddings (default: the one that the model's configuration recommends, "
-        "or else three fifths of the way up, 7 of 12; for microsoft/xlm-align-base: 8)"
+    group.add_argument(
+        "--method", metavar="NAME", help="method, see below (default: ot_words; for microsoft/xlm-align-base: ot)"
     )
-    group.add_argument("--layer", type=int, metavar="N", help=text)
+    group.add_argument(
+        "--threshold",
+        type=float,
+        metavar="T",
+        help="lowest probability of a link, for ot_words (default: 0.5) and softmax (default: 0.001)",
+    )
+    group.add_argument(
+        "--link-all",
+        action="store_true",
+        help="for ot_words: link each source word without a link to its most probable partner",
+    )
+    group.add_argument(
+        "--layer",
+        type=int,
+        metavar="N",
+        help="layer whose states are compared; 0: embeddings (default: the one that the model's configuration "
+        "recommends, or else three fifths of the way up, 7 of 12; for microsoft/xlm-align-base: 8)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -157,11 +207,13 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     from crosslingual_zoo.zoo_core.processes import main_first
     from crosslingual_zoo.zoo_core.provenance import model_files
 
+    is_bf16 = options.precision == "bf16"
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of loading; that of a download is shown
     if not options.quiet:
         enable_progress_bars()
     device = _device(options.device)
+    default_batch_size = 256 if device.type == "cuda" else 16
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
         adapter = find_adapter(options.adapter, options.model)
@@ -171,21 +223,22 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
             path,
             all_layers=all_layers,
             device=device,
-            dtype=torch.bfloat16 if options.precision == "bf16" else torch.float32,
+            dtype=torch.bfloat16 if is_bf16 else torch.float32,
             trust_remote_code=options.trust_remote_code,
             adapter=str(adapter) if adapter else None,
-            batch_size=options.batch_size or (256 if device.type == "cuda" else 16),
+            batch_size=options.batch_size or default_batch_size,
             **rule,
         )
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)
-    # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
-    effect = ": about 1 link in 200 depends on the other pairs of the batch" if options.precision == "bf16" else ""
-    learned = ""
+    line = f"layer {aligner.layer} of {aligner.depth}"
     if adapter == DEFAULT_ADAPTER:
-        learned = ", with the zoo's adapter (--adapter none: without)"
+        line += ", with the zoo's adapter (--adapter none: without)"
     elif adapter:
-        learned = f", with the adapter {options.adapter}"
-    CONSOLE.print(f"layer {aligner.layer} of {aligner.depth}{learned}, precision {options.precision}{effect}")
+        line += f", with the adapter {options.adapter}"
+    line += f", precision {options.precision}"
+    if is_bf16:  # it keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
+        line += ": about 1 link in 200 depends on the other pairs of the batch"
+    CONSOLE.print(line)
     return aligner
 
 
@@ -193,9 +246,10 @@ def with_likely_links(aligner: Any) -> Any:
     """The aligner, which with `ot_words` keeps all links with a probability of `LOWEST` or more."""
     if aligner.method != "ot_words":
         return aligner
-    other = copy.copy(aligner)
-    other.matching = aligner.matching | {"threshold": min(LOWEST, aligner.matching.get("threshold", LOWEST))}
-    return other
+    threshold = aligner.matching.get("threshold", LOWEST)
+    copied = copy.copy(aligner)
+    copied.matching = aligner.matching | {"threshold": min(LOWEST, threshold)}
+    return copied
 
 
 def _device(name: str | None) -> Any:
@@ -207,7 +261,8 @@ def _device(name: str | None) -> Any:
         if name not in (None, state.device.type):
             raise ValueError(f"--device is {name}, and each process takes its own {state.device.type}. Leave it out.")
         return state.device
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not name:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         probe = torch.zeros((), device=name)
         probe.item()  # "meta" has no values
@@ -227,32 +282,33 @@ class PairBar:
         self.progress = progress
         self.task = progress.add_task(description, total=total, completed=done)
         self.batch_size = batch_size  # of all processes together
-        self.known = done  # pairs whose links are known
+        self.done = done  # pairs whose links are known
 
     def after_batch(self) -> None:
         """Moves the bar by a batch, but not over the end of the block, as `WordAligner.align` reads blocks."""
         from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK
 
         task = self.progress.tasks[self.task]
-        end = self.known + BATCHES_PER_CHUNK * self.batch_size
+        end = self.done + BATCHES_PER_CHUNK * self.batch_size
         if task.total is not None:
             end = min(end, task.total)
         self.progress.update(self.task, completed=min(task.completed + self.batch_size, end))
 
-    def at(self, known: int) -> None:
+    def at(self, done: int) -> None:
         """Moves the bar to the number of pairs whose links are known."""
-        self.known = known
-        self.progress.update(self.task, completed=max(known, self.progress.tasks[self.task].completed))
+        self.done = done
+        self.progress.update(self.task, completed=max(done, self.progress.tasks[self.task].completed))
 
     def count(self, alignments: Iterable[Any]) -> Iterator[Any]:
         """Yields alignments, and moves the bar with each."""
-        for known, alignment in enumerate(alignments, start=1):
+        for done, alignment in enumerate(alignments, start=1):
             yield alignment
-            self.at(known)
+            self.at(done)
 
 
 def make_progress(to_stdout: bool = False) -> Progress:
     """A bar on stderr: pairs done, time that has passed and time that is left."""
+    are_links_scrolling = to_stdout and sys.stdout.isatty()
     return Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -260,7 +316,7 @@ def make_progress(to_stdout: bool = False) -> Progress:
         console=CONSOLE,
         transient=True,
         redirect_stdout=False,  # links go there
-        disable=CONSOLE.quiet or not CONSOLE.is_terminal or (to_stdout and sys.stdout.isatty()),  # links scroll by
+        disable=CONSOLE.quiet or not CONSOLE.is_terminal or are_links_scrolling,
     )
 
 

@@ -61,11 +61,13 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     """
     if not Path(path).is_file():
         raise ValueError(f"Gold file not found: {path}. Check the path.")
-    lines = _links_of(list(read_lines(path)))
+    lines = _column_of_links(list(read_lines(path)))
     if not any(line.strip() for line in lines):
         raise ValueError(f"{path} holds no links. Check the path.")
     form = _detect(lines, path) if format == "auto" else format
-    return (_read_pharaoh if form == "pharaoh" else _read_alignv2)(lines, path, base)
+    if form == "pharaoh":
+        return _read_pharaoh(lines, path, base)
+    return _read_alignv2(lines, path, base)
 
 
 def fit_gold(
@@ -94,13 +96,15 @@ def fit_gold(
                 f"{name} has links for {len(gold):,} sentences, up to number {max(gold) + 1:,}; the input "
                 f"has {len(lengths):,}: they are not of one text."
             )
-        gold = dict(enumerate(gold[sentence] for sentence in sorted(gold)))
+        in_order = [gold[sentence] for sentence in sorted(gold)]
+        gold = dict(enumerate(in_order))
     fitting, left_out = _split_at_ends(gold, lengths)
     total = _count_links(gold)
     if _are_too_many(len(left_out), total):
+        examples = "; ".join(left_out[:3])
         raise ValueError(
             f"{len(left_out):,} of the {total:,} links of {name} point past the words of their sentence "
-            f"({'; '.join(left_out[:3])}; numbers from 1): check the files' order, words and base."
+            f"({examples}; numbers from 1): check the files' order, words and base."
         )
     return fitting, left_out
 
@@ -128,10 +132,14 @@ def _split_at_ends(gold: dict[int, Gold], lengths: Sequence[tuple[int, int]]) ->
     left_out: list[str] = []
     for sentence, links in gold.items():
         source_words, target_words = lengths[sentence]
-        inside = {(i, j) for i, j in links.possible if 0 <= i < source_words and 0 <= j < target_words}
+        inside = set()
+        for i, j in sorted(links.possible):
+            if 0 <= i < source_words and 0 <= j < target_words:
+                inside.add((i, j))
+                continue
+            ends = f"of {source_words} and {target_words} words"
+            left_out.append(f"sentence {sentence + 1}: ({i + 1}, {j + 1}), {ends}")
         fitting[sentence] = Gold(links.sure & inside, inside)
-        for i, j in sorted(links.possible - inside):
-            left_out.append(f"sentence {sentence + 1}: ({i + 1}, {j + 1}), of {source_words} and {target_words} words")
     return fitting, left_out
 
 
@@ -141,7 +149,8 @@ def _count_links(gold: dict[int, Gold]) -> int:
 
 def _are_too_many(left_out: int, total: int) -> bool:
     """Whether so many links past the ends of their sentences show that the links are of other sentences."""
-    return left_out > total / 2 or left_out > max(LISTED, MAX_SLIPS * total)
+    most = max(LISTED, MAX_SLIPS * total)
+    return left_out > total / 2 or left_out > most
 
 
 def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
@@ -150,37 +159,50 @@ def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[lis
     lines = list(read_lines(path))
     if len(lines) != len(lengths):
         raise ValueError(f"{path} has {len(lines):,} lines, the input {len(lengths):,}: they are not of one text.")
-    found: list[list[tuple[int, int]]] = [[] for _ in lines]
-    for number, (line, (n, m)) in enumerate(zip(lines, lengths, strict=True)):
+    links_by_sentence = []
+    for number, line in enumerate(lines):
+        source_words, target_words = lengths[number]
+        links = []
         for item in line.split():
             match = FOUND_LINK.fullmatch(item)
-            if not match or int(match[1]) >= n or int(match[2]) >= m:
-                what = f"`i-j` or `i-j:0.9` of {n} and {m} words, from 0"
-                raise ValueError(f"{path}, line {number + 1}: {item[:60]!r} is no link {what}.")
-            found[number].append((int(match[1]), int(match[2])))
-    return found
+            if not match or int(match[1]) >= source_words or int(match[2]) >= target_words:
+                raise ValueError(
+                    f"{path}, line {number + 1}: {item[:60]!r} is no link `i-j` or `i-j:0.9` of {source_words} and "
+                    f"{target_words} words, from 0."
+                )
+            links.append((int(match[1]), int(match[2])))
+        links_by_sentence.append(links)
+    return links_by_sentence
 
 
 def describe_fit(read: dict[int, Gold], fitting: dict[int, Gold], left_out: list[str], name: str | Path) -> list[str]:
     """What `fit_gold` did to the links that `read_gold` returned, one fact a line: other numbers, links left out."""
     lines = []
     if fitting.keys() == {sentence + 1 for sentence in read}:
-        lines += [f"{name}: its sentences count from 0: so read, the links fit their words"]
+        lines.append(f"{name}: its sentences count from 0: so read, the links fit their words")
     elif read.keys() != fitting.keys():
-        lines += [f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"]
+        highest = max(read) + 1
+        lines.append(f"{name}: its {len(read):,} sentences, up to number {highest:,}, were matched in their order")
     if left_out:
-        listed = "; ".join([*left_out[:LISTED], *["..."] * (len(left_out) > LISTED)])
-        lines += [f"{name}: {len(left_out):,} links point past the words of their sentence, numbers from 1: {listed}"]
+        listed = "; ".join(left_out[:LISTED])
+        if len(left_out) > LISTED:
+            listed += "; ..."
+        lines.append(
+            f"{name}: {len(left_out):,} links point past the words of their sentence, numbers from 1: {listed}"
+        )
     return lines
 
 
-def _links_of(lines: list[str]) -> list[str]:
+def _column_of_links(lines: list[str]) -> list[str]:
     """The last column of a table that has links in it, but not in its first column; otherwise the lines."""
-    first = next((line for line in lines if line.rpartition("\t")[2].strip()), "")
-    others, tab, links = first.rpartition("\t")
-    if not tab or not _are_links(links) or _are_links(others):
-        return lines
-    return [line.rpartition("\t")[2] for line in lines]
+    last_columns = [line.rpartition("\t")[2] for line in lines]
+    for line, links in zip(lines, last_columns, strict=True):
+        if links.strip():
+            others, tab, _ = line.rpartition("\t")
+            if tab and _are_links(links) and not _are_links(others):
+                return last_columns
+            return lines
+    return lines
 
 
 def _are_links(text: str) -> bool:
@@ -201,43 +223,44 @@ def _detect(lines: list[str], path: str | Path) -> str:
 
 def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:
     gold: dict[int, Gold] = {}
-    lowest = None
     for sentence, line in enumerate(lines):
-        links = gold[sentence] = Gold()
+        links = Gold()
+        gold[sentence] = links
         for item in line.split():
             match = PHARAOH_LINK.fullmatch(item)
             if not match:
                 raise ValueError(f"{path}, line {sentence + 1}: {item[:60]!r} is no link `i-j` or `ipj`.")
             link = int(match[1]), int(match[3])
-            lowest = min(link) if lowest is None else min(lowest, *link)
             links.possible.add(link)
             if match[2] == "-":
                 links.sure.add(link)
+    lowest = min(min(link) for links in gold.values() for link in links.possible)
     if base is None and lowest != 0:
         raise ValueError(
             f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 0` or "
             "`--gold-base 1` (`gold_base` in a recipe)."
         )
-    base = base or 0
-    if base > lowest:
-        raise ValueError(f"{path} has a word 0, so its words do not count from 1.")
-    for of in gold.values():
-        of.sure, of.possible = ({(i - base, j - base) for i, j in links} for links in (of.sure, of.possible))
+    if base == 1:
+        if lowest == 0:
+            raise ValueError(f"{path} has a word 0, so its words do not count from 1.")
+        for links in gold.values():
+            links.sure = {(i - 1, j - 1) for i, j in links.sure}
+            links.possible = {(i - 1, j - 1) for i, j in links.possible}
     return GoldLinks(gold, lines=len(lines))
 
 
 def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:
     gold: dict[int, Gold] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line:
             continue
-        match = ALIGNV2_LINE.fullmatch(line.strip())
+        match = ALIGNV2_LINE.fullmatch(line)
         if not match:
-            raise ValueError(f"{path}, line {number}: {line.strip()[:60]!r} is not `sentence i j S|P`.")
+            raise ValueError(f"{path}, line {number}: {line[:60]!r} is not `sentence i j S|P`.")
         links = gold.setdefault(int(match[1]), Gold())
         link = int(match[2]) - 1, int(match[3]) - 1
         links.possible.add(link)
-        if (match[4] or "S").upper() == "S":
+        if match[4] is None or match[4].upper() == "S":
             links.sure.add(link)
     has_0 = 0 in gold
     if base == 1 and has_0:

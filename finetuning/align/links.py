@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from crosslingual_zoo.finetuning.align.common import (
     with_likely_links,
 )
 from crosslingual_zoo.finetuning.align.page import check_page, write_page
-from crosslingual_zoo.finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, is_split_further
+from crosslingual_zoo.finetuning.align.pairs import FILE_ENDINGS, STDIN, PairReader, Row, Side, is_split_further
 from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
 from crosslingual_zoo.zoo_core.processes import (
     from_all,
@@ -107,10 +107,14 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
     group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
     group.add_argument("--output-format", choices=tuple(OUTPUT_FORMATS), help="see above (default: pharaoh)")
-    text = "write the probability of each link: 0-0:0.9731, or `probabilities` in JSON"
-    group.add_argument("--probabilities", action="store_true", help=text)
-    text = f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
-    group.add_argument("--html", metavar="PAGE", help=text)
+    group.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="write the probability of each link: 0-0:0.9731, or `probabilities` in JSON",
+    )
+    group.add_argument(
+        "--html", metavar="PAGE", help=f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
+    )
     return parser.parse_args(arguments)
 
 
@@ -119,55 +123,81 @@ def run(options: Namespace) -> None:
 
     Every process of a run reads the input; the first one writes.
     """
-    output, page, sentences = options.output, options.html, as_sentences(options.files)
-    check_files(output, page, options.resume)
+    sentences = as_sentences(options.files)
+    check_files(options.output, options.html, options.resume)
     reader = read_pairs(options, options.split, sentences)
     say_loading(options.model)
     CONSOLE.quiet |= sentences is not None
     rule = rule_of(options)
-    form, with_probabilities = OUTPUT_FORMATS[options.output_format or "pharaoh"], options.probabilities
-    if sentences and sys.stdout.isatty() and not (output or options.output_format):
-        form, with_probabilities = list_words, rule["method"] == "ot_words"
+    form = OUTPUT_FORMATS[options.output_format or "pharaoh"]
+    with_probabilities = options.probabilities
+    if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
+        form = list_words
+        with_probabilities = rule["method"] == "ot_words"
 
     with stop_signals("a run with --output can be resumed by the same command and --resume"):
-        state = start_processes()
-        checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.running_text))
-        total = checked[0][0]
-        if total is None and state.num_processes > 1:
-            raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
-        report_running_text(sum((counts for _, counts in checked), Counter()))
-        if options.resume and not page:
-            finished = from_all(lambda: state.is_main_process and is_finished(options, total))
+        is_main_process = start_processes().is_main_process
+        total = check_input(reader)
+        if options.resume and not options.html:
+            finished = from_all(lambda: is_main_process and is_finished(options, total))
             if finished[0]:
-                CONSOLE.print(f"{output} is finished: it has the links of all {total:,} pairs")
+                CONSOLE.print(f"{options.output} is finished: it has the links of all {total:,} pairs")
                 return
         aligner = load_aligner(options, **rule)
         rows = reader.rows()
-        shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
-        settings = settings_of(options, aligner, reader) if output and state.is_main_process else {}
+        rows_on_page: list[Row] = []
+        if options.html:
+            rows_on_page += islice(rows, LINES_ON_PAGE)  # a pipe can be read only once
+        settings: dict[str, Any] = {}
+        if options.output and is_main_process:
+            settings = settings_of(options, aligner, reader)
         align = partial(align_block, aligner, reader, form, with_probabilities)
-        counts = write_blocks(align, chain(shown, rows), aligner.batch_size, total, output, settings)
+        all_rows = chain(rows_on_page, rows)
+        counts = write_blocks(align, all_rows, aligner.batch_size, total, options.output, settings)
         if settings and total is not None:
             write_finished(options, total)
         if total is None:  # a pipe could not be read beforehand
             report_running_text(counts)
         if reader.format == "tmx" and not options.languages:
             CONSOLE.print(f"languages: {' and '.join(reader.languages)} (--languages)")
-        if page and state.is_main_process:
-            pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
-            found = with_likely_links(aligner).align(pairs, probabilities=True)
-            threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
-            count = first_of(len(pairs), counts["earlier"] + counts["pairs"])
-            model = f"{options.model} with {aligner.adapter.name}" if aligner.adapter else options.model
-            facts = f"{count}; {model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
-            write_page(page, found, facts, threshold, options.link_all)
-            CONSOLE.print(f"page of the {count}: {page}")
+        if options.html and is_main_process:
+            pairs = [reader.parse(row, number) for number, row in enumerate(rows_on_page)]
+            show_links(options, aligner, pairs, counts["earlier"] + counts["pairs"])
 
 
-def first_of(shown: int, total: int) -> str:
-    """`first 100 of 300 pairs`, or `10 pairs` if all are shown."""
-    pairs = f"{total:,} pair" if total == 1 else f"{total:,} pairs"
-    return pairs if shown == total else f"first {shown:,} of {pairs}"
+def check_input(reader: PairReader) -> int | None:
+    """Reads the input once, where that is possible, and returns how many pairs it has; each process checks a share."""
+    state = start_processes()
+    checks = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.running_text))
+    total, _ = checks[0]
+    if total is None and state.num_processes > 1:
+        raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
+    running_text: Counter[str] = Counter()
+    for _, running_text_of_share in checks:
+        running_text += running_text_of_share
+    report_running_text(running_text)
+    return total
+
+
+def show_links(options: Namespace, aligner: Any, pairs: list[tuple[Side, Side]], total: int) -> None:
+    """Writes the page of the first pairs of `total`."""
+    alignments = with_likely_links(aligner).align(pairs, probabilities=True)
+    threshold = None
+    if aligner.method == "ot_words":
+        threshold = aligner.matching.get("threshold", 0.5)
+    model = options.model
+    if aligner.adapter:
+        model += f" with {aligner.adapter.name}"
+    count = first_of(len(pairs), total)
+    facts = f"{count}; {model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+    write_page(options.html, alignments, facts, threshold, options.link_all)
+    CONSOLE.print(f"page of the {count}: {options.html}")
+
+
+def first_of(count: int, total: int) -> str:
+    """`first 100 of 300 pairs`, or `10 pairs` if these are all."""
+    pairs = "1 pair" if total == 1 else f"{total:,} pairs"
+    return pairs if count == total else f"first {count:,} of {pairs}"
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -176,28 +206,33 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
     if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
         return None
     source, target = arguments
-    has_space = any(map(str.isspace, source + target))
-    if not has_space or (looks_like_path(source) and looks_like_path(target)) or look_like_two_files(source, target):
+    if not has_space(source + target) or look_like_two_files(source, target):
+        return None
+    if looks_like_path(source) and looks_like_path(target):
         return None
     return source, target
 
 
+def has_space(text: str) -> bool:
+    """Whether a text has white space."""
+    return any(map(str.isspace, text))
+
+
 def looks_like_path(text: str) -> bool:
     """Whether a text ends in a file's name: "my data/news.de" and "my news.txt", but not "and/or", "km/h." or a URL."""
-    last_word = (text.split() or [""])[-1]
-    if "://" in last_word or last_word.startswith("www."):
+    words = text.split()
+    if words and ("://" in words[-1] or words[-1].startswith("www.")):
         return False
     if FILE_ENDING.search(text):
         return True
     folder, separator, name = text.rpartition(os.sep)
-    if any(map(str.isspace, name)):
+    if has_space(name):
         return False
     if folder and os.path.isdir(folder):
         return True
-    has_ending = ENDING.search(name) is not None
-    if any(map(str.isspace, folder)):
-        return has_ending
-    return has_ending or bool(separator)
+    if ENDING.search(name):
+        return True
+    return bool(separator) and not has_space(folder)
 
 
 def look_like_two_files(source: str, target: str) -> bool:
@@ -206,9 +241,10 @@ def look_like_two_files(source: str, target: str) -> bool:
     for separator in (".", os.sep):
         source_stem, _, source_name = source.rpartition(separator)
         target_stem, _, target_name = target.rpartition(separator)
-        are_names = NAME.fullmatch(source_name) and NAME.fullmatch(target_name)
-        if source_stem.strip() and source_stem == target_stem and source_name != target_name and are_names:
-            return True
+        have_one_stem = source_stem == target_stem and bool(source_stem.strip())
+        if have_one_stem and source_name != target_name:
+            if NAME.fullmatch(source_name) and NAME.fullmatch(target_name):
+                return True
     return False
 
 
@@ -234,23 +270,28 @@ def write_blocks(
 
     settings: those of the links; empty without `output` and in other processes than the first, which alone writes.
     Of a resumed run, `earlier` in the counts are the pairs that were aligned before.
-    Raises ValueError as `kept_of`, and if `output` has more pairs than the input, which has `total` if that is known.
+    Raises ValueError as `finished_part`, and if `output` has more pairs than the input, which has `total` if that is
+    known.
     """
     from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
 
-    size = BATCHES_PER_CHUNK * batch_size
-    done, place = from_all(lambda: kept_of(output, settings) if settings else (0, 0))[0]
+    block_size = BATCHES_PER_CHUNK * batch_size
+    parts = from_all(lambda: finished_part(output, settings))
+    done, end = parts[0]
     if total is not None and total < done:
         raise ValueError(f"{output} has the links of {done:,} pairs, and the input has only {total:,}.")
-    counts, started = Counter[str](), time.monotonic()
+    counts: Counter[str] = Counter()
+    start_time = time.monotonic()
     with contextlib.ExitStack() as stack:
         hold_signals()
-        stream = None if output or launched_rank() else sys.stdout.buffer
+        stream = None
         if settings:
-            kept = {"settings": settings, "pairs": done, "bytes": place}
-            write_json(f"{output}{STATE_ENDING}", kept)
+            state = {"settings": settings, "pairs": done, "bytes": end}
+            write_json(f"{output}{STATE_ENDING}", state)
             stream = stack.enter_context(open(output, "ab"))
-            stream.truncate(place)
+            stream.truncate(end)
+        elif not output and launched_rank() == 0:
+            stream = sys.stdout.buffer
         progress = stack.enter_context(make_progress(to_stdout=not output))
         bar = PairBar(progress, "aligning", total, start_processes().num_processes * batch_size, done)
 
@@ -258,16 +299,17 @@ def write_blocks(
             stop_if_told()
             bar.after_batch()
 
-        for text, of_block in align_blocks(partial(align, after_batch), islice(rows, done, None), done, size):
-            counts += of_block
+        align_rows = partial(align, after_batch)
+        for text, counts_of_block in align_blocks(align_rows, islice(rows, done, None), done, block_size):
+            counts += counts_of_block
             if stream:
                 stream.write(text.encode())
                 stream.flush()
-            if settings and counts["pairs"] % size == 0:
-                kept |= {"pairs": done + counts["pairs"], "bytes": stream.tell()}
-                write_json(f"{output}{STATE_ENDING}", kept)
+            if settings and counts["pairs"] % block_size == 0:
+                state |= {"pairs": done + counts["pairs"], "bytes": stream.tell()}
+                write_json(f"{output}{STATE_ENDING}", state)
             bar.at(done + counts["pairs"])
-    report_counts(counts, done, time.monotonic() - started)
+    report_counts(counts, done, time.monotonic() - start_time)
     counts["earlier"] = done
     return counts
 
@@ -282,11 +324,13 @@ def align_blocks(
     a signal to one of them, between two batches.
     """
     state = start_processes()
-    while given := list(islice(rows, state.num_processes * size)):
+    while rows_of_all := list(islice(rows, state.num_processes * size)):
         first = state.process_index * size
-        found = from_all(partial(align, given[first : first + size], start + first))
-        yield from (of_block for of_block in found if of_block[1])
-        start += len(given)
+        blocks = from_all(partial(align, rows_of_all[first : first + size], start + first))
+        for text, counts in blocks:
+            if counts:
+                yield text, counts
+        start += len(rows_of_all)
 
 
 def align_block(
@@ -318,17 +362,21 @@ def align_block(
     return "".join(texts), +counts
 
 
-def kept_of(path: str, settings: dict[str, Any]) -> tuple[int, int]:
-    """Returns how many pairs of a stopped run are kept, and their bytes.
+def finished_part(path: str | None, settings: dict[str, Any]) -> tuple[int, int]:
+    """Returns how many pairs of a stopped run are kept, and their bytes; without settings, none.
 
     Whole blocks are kept, so that the other pairs are encoded together as in an uninterrupted run, and their links are
     the same to the last bit. Raises ValueError for other settings than those of the stopped run, and if a part of what
     it wrote is missing.
     """
-    if not Path(path).exists() or not (size := Path(path).stat().st_size):
+    if not settings or not Path(path).exists():
+        return 0, 0
+    size = Path(path).stat().st_size
+    if size == 0:
         return 0, 0
     state = read_json(Path(f"{path}{STATE_ENDING}"), needs=("settings", "pairs", "bytes"))
-    if differences := recipe_differences(state["settings"], settings):
+    differences = recipe_differences(state["settings"], settings)
+    if differences:
         raise ValueError(f"{path} was made with other settings: {'; '.join(differences)}. Give the same.")
     if size < state["bytes"]:
         raise ValueError(f"{path} has {size:,} bytes, and {state['bytes']:,} were written. Restore or remove it.")
@@ -363,17 +411,22 @@ def options_of_links(options: Namespace) -> dict[str, Any]:
 
 def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
-    adapter = aligner.adapter
-    return {
+    adapter = None
+    if aligner.adapter:
+        adapter = folder_fingerprint(aligner.adapter, ADAPTER_CONFIGURATION)
+    settings = {
         "input": reader.name,
-        "adapter": folder_fingerprint(adapter, ADAPTER_CONFIGURATION) if adapter else None,
+        "adapter": adapter,
         "model": model_fingerprint(aligner.states.model.name_or_path),
-        **{name: getattr(aligner, name) for name in ("method", "layer", "window", "matching")},
-        **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},
         "output_format": options.output_format or "pharaoh",
         "format": reader.format,
         "split": reader.splits_text,
     }
+    for name in ("method", "layer", "window", "matching"):
+        settings[name] = getattr(aligner, name)
+    for name in ("precision", "probabilities", "columns", "languages"):
+        settings[name] = getattr(options, name)
+    return settings
 
 
 def report_counts(counts: Counter[str], done: int, seconds: float) -> None:
@@ -390,34 +443,42 @@ def report_counts(counts: Counter[str], done: int, seconds: float) -> None:
         CONSOLE.print(f"{counts['long']:,} pairs longer than the window of the model, split into windows that overlap")
 
 
-def pharaoh(found: Any, probabilities: bool) -> str:
+def pharaoh(alignment: Any, probabilities: bool) -> str:
     """`0-0 1-2` a line, or with probabilities `0-0:0.9731 1-2:0.4250`."""
-    if not probabilities:
-        return " ".join(f"{i}-{j}" for i, j in found.links) + "\n"
-    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(found.links, found.probabilities, strict=True)) + "\n"
-
-
-def as_json(found: Any, probabilities: bool) -> str:
-    """An object a line: words, their offsets where a text was split, links."""
-    fields = {"source": found.source, "target": found.target, "links": found.links}
+    items = [f"{i}-{j}" for i, j in alignment.links]
     if probabilities:
-        fields["probabilities"] = [round(probability, 6) for probability in found.probabilities]
-    offsets = {"source_offsets": found.source_offsets, "target_offsets": found.target_offsets}
-    fields |= {name: value for name, value in offsets.items() if value is not None}
+        items = [f"{item}:{p:.4f}" for item, p in zip(items, alignment.probabilities, strict=True)]
+    return " ".join(items) + "\n"
+
+
+def as_json(alignment: Any, probabilities: bool) -> str:
+    """An object a line: words, their offsets where a text was split, links."""
+    fields = {"source": alignment.source, "target": alignment.target, "links": alignment.links}
+    if probabilities:
+        fields["probabilities"] = [round(probability, 6) for probability in alignment.probabilities]
+    for name in ("source_offsets", "target_offsets"):
+        offsets = getattr(alignment, name)
+        if offsets is not None:
+            fields[name] = offsets
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def list_words(found: Any, probabilities: bool) -> str:
+def list_words(alignment: Any, probabilities: bool) -> str:
     """For a terminal: one line per link, then words without a link."""
-    rows = [(found.source[i], found.target[j]) for i, j in found.links]
-    shown = [f"{p:.2f}" for p in found.probabilities] if probabilities else [""] * len(rows)
-    linked = [{link[side] for link in found.links} for side in (0, 1)]
-    rows += [(word, "–") for place, word in enumerate(found.source) if place not in linked[0]]
-    rows += [("–", word) for place, word in enumerate(found.target) if place not in linked[1]]
-    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
-    return "".join(
-        f"{x:{widths[0]}}  {y:{widths[1]}}  {p}".rstrip() + "\n" for (x, y), p in zip_longest(rows, shown, fillvalue="")
-    )
+    rows = []
+    for number, (i, j) in enumerate(alignment.links):
+        probability = f"{alignment.probabilities[number]:.2f}" if probabilities else ""
+        rows.append((alignment.source[i], alignment.target[j], probability))
+    linked_sources = {i for i, _ in alignment.links}
+    linked_targets = {j for _, j in alignment.links}
+    rows += [(word, "–", "") for i, word in enumerate(alignment.source) if i not in linked_sources]
+    rows += [("–", word, "") for j, word in enumerate(alignment.target) if j not in linked_targets]
+    source_width = max((len(source) for source, _, _ in rows), default=0)
+    target_width = max((len(target) for _, target, _ in rows), default=0)
+    text = ""
+    for source, target, probability in rows:
+        text += f"{source:{source_width}}  {target:{target_width}}  {probability}".rstrip() + "\n"
+    return text
 
 
 OUTPUT_FORMATS = {"pharaoh": pharaoh, "json": as_json}

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from crosslingual_zoo.finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
 from crosslingual_zoo.zoo_core.recipes import nearest
@@ -84,22 +84,21 @@ class PairReader:
         split: bool | None = None,
         sentences: tuple[str, str] | None = None,
     ):
-        files = [] if sentences else list(files)
-        if len(files) > 2 or (len(files) == 2 and STDIN in files):
-            raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
-        self.files = [] if files == [STDIN] else files
-        if missing := [name for name in self.files if not Path(name).exists() or Path(name).is_dir()]:
-            hint = " Sentences can be given on standard input: `a b ||| c d`." if " " in missing[0] else ""
-            raise ValueError(f"Input file not found: {missing[0]}.{hint}")
+        self.files = _checked([] if sentences else list(files))
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
-        self.format, self.sentences = format, sentences
+        self.format = format
+        self.sentences = sentences
+        self.columns = columns
+        self.requested_languages = languages
+        self.languages = languages
         self.running_text: Counter[str] = Counter()
         has_words = format in ("text", "csv") and not sentences
         self.splits_text = not has_words if split is None else split
         self.splits_lines = self.splits_text and has_words
-        self.columns, self.languages, self.given_languages = columns, languages, languages
-        self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
+        self.name = " and ".join(self.files) or "standard input"
+        if sentences:
+            self.name = "two sentences"
         is_two = bool(sentences) or len(self.files) == 2
         if format != "text" and is_two:
             raise ValueError(f"The format is {format}, which has both sides, and the input is {self.name}.")
@@ -118,7 +117,8 @@ class PairReader:
 
         Of several processes, each checks only its share of the pairs.
         """
-        if not self.sentences and not (self.files and all(Path(name).is_file() for name in self.files)):
+        is_pipe = not self.files or not all(Path(name).is_file() for name in self.files)
+        if is_pipe and not self.sentences:
             return None
         self.running_text.clear()
         for number, row in enumerate(self.rows()):
@@ -132,54 +132,57 @@ class PairReader:
 
     def rows(self) -> Iterator[Row]:
         """What is read for each pair."""
+        if self.sentences:
+            yield self.sentences
+            return
         row = None
         with ExitStack() as stack:
-            files = self.files or ([] if self.sentences else [sys.stdin.buffer])
-            streams = [stack.enter_context(open_input(file)) for file in files]
+            streams = [stack.enter_context(open_input(file)) for file in self.files or [sys.stdin.buffer]]
             for row in self._read(streams):
                 yield row
         if row is None:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
 
     def _read(self, streams: list[BinaryIO]) -> Iterable[Row]:
-        if self.sentences:
-            return [self.sentences]
         if self.format in ROOTS:
             return self._read_xml(streams[0])
-        sides = [lines_of(*side) for side in zip(streams, self.files or [self.name], strict=True)]
+        sides = list(map(lines_of, streams, self.files or [self.name]))
         if self.format == "csv":
             return self._read_csv(sides[0])
-        return zip(*sides, strict=True) if len(sides) == 1 else self._read_two(sides)
+        if len(sides) == 2:
+            return self._read_two(sides)
+        return ((line,) for line in sides[0])
 
     def _read_xml(self, stream: BinaryIO) -> Iterator[Row]:
-        found = XmlPairs(stream, self.name, self.format, self.given_languages)
-        for pair in found:
-            self.languages = found.languages
+        pairs = XmlPairs(stream, self.name, self.format, self.requested_languages)
+        for pair in pairs:
+            self.languages = pairs.languages
             yield pair
 
     def _read_csv(self, lines: Iterator[str]) -> Iterator[Row]:
         rows = csv.DictReader((f"{line}\n" for line in lines), strict=True)
-        names = self.columns or ("source", "target")
+        source, target = self.columns or ("source", "target")
         try:
             for row in rows:
-                for name in names:
+                for name in (source, target):
                     if row.get(name) is None:
-                        known = ", ".join(rows.fieldnames or ())
+                        names = ", ".join(rows.fieldnames or ())
                         raise ValueError(
-                            f"{self.name}, line {rows.line_num}: no value of column {name!r}; the columns are {known}. "
+                            f"{self.name}, line {rows.line_num}: no value of column {name!r}; the columns are {names}. "
                             "--columns names the two of a pair."
                         )
-                yield row[names[0]], row[names[1]]
+                yield row[source], row[target]
         except csv.Error as error:
             raise ValueError(f"{self.name}, line {rows.line_num + 1}: no CSV: {error}.") from None
 
     def _read_two(self, sides: list[Iterator[str]]) -> Iterator[Row]:
         for number, lines in enumerate(zip_longest(*sides)):
             if None in lines:
-                longer = lines.index(None) ^ 1
+                shorter = lines.index(None)
+                longer = 1 - shorter
                 count = number + 1 + sum(1 for _ in sides[longer])
                 raise ValueError(
-                    f"{self.files[longer]} has {count:,} lines, {self.files[1 - longer]} {number:,}. Line n of one "
+                    f"{self.files[longer]} has {count:,} lines, {self.files[shorter]} {number:,}. Line n of one "
                     "file translates line n of the other."
                 )
             yield lines
@@ -203,15 +206,15 @@ class PairReader:
             return self._parse_json(line, where)
         sides = line.split("\t")
         if self.columns:
-            wanted = [int(column) for column in self.columns]
-            if max(wanted) > len(sides):
+            numbers = [int(column) for column in self.columns]
+            if max(numbers) > len(sides):
                 raise ValueError(
                     f"{where}: --columns is {' '.join(self.columns)}, and the line has {len(sides)} columns between "
                     f"tabs: {_shorten(line)}."
                 )
-            sides = [sides[column - 1] for column in wanted]
-        elif len(separated := SEPARATOR.split(line)) > 1:
-            sides = separated
+            sides = [sides[number - 1] for number in numbers]
+        elif SEPARATOR.search(line):
+            sides = SEPARATOR.split(line)
         if len(sides) != 2:
             raise ValueError(
                 f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(line)}. Give two "
@@ -234,18 +237,27 @@ class PairReader:
                 raise ValueError(
                     f"{where}: no key {key!r}. {nearest(key, row)} Rename it, or name the two of a pair by --columns."
                 )
-            value = row[key]
-            words = value if isinstance(value, list) else [value]
-            if not all(isinstance(word, str) and (word is value or word.strip(BLANKS)) for word in words):
-                shown = _shorten(json.dumps(value, ensure_ascii=False))
-                raise ValueError(f"{where}: {key!r} is {shown}, neither text nor a list of words.")
+            if not _is_side(row[key]):
+                value = _shorten(json.dumps(row[key], ensure_ascii=False))
+                raise ValueError(f"{where}: {key!r} is {value}, neither text nor a list of words.")
         return row[source], row[target]
+
+
+def _is_side(value: Any) -> bool:
+    """Whether a value of JSON is text, or a list of words, none of which is blank."""
+    if isinstance(value, list):
+        return all(isinstance(word, str) and word.strip(BLANKS) for word in value)
+    return isinstance(value, str)
 
 
 def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
     """Returns the pair as words, split at spaces and tabs. Lists of words stay unchanged."""
-    source, target = (WORD.findall(side) if isinstance(side, str) else side for side in pair)
-    return source, target
+    source, target = pair
+    return _words_of(source), _words_of(target)
+
+
+def _words_of(side: Side) -> list[str]:
+    return WORD.findall(side) if isinstance(side, str) else side
 
 
 def is_split_further(text: Side, number_of_words: int) -> bool:
@@ -275,8 +287,22 @@ def is_unspaced(text: str) -> bool:
     """Whether a sentence in Chinese, Japanese, Thai, Lao, Khmer or Burmese looks as if no blanks separate its words."""
     if not UNSPACED.search(text):
         return False
-    letters = [len(found) for word in WORD.findall(text) if (found := UNSPACED.findall(word))]
+    words = filter(UNSPACED.search, WORD.findall(text))
+    letters = [len(UNSPACED.findall(word)) for word in words]
     return sum(letters) >= UNSPACED_LETTERS * len(letters)
+
+
+def _checked(files: list[str]) -> list[str]:
+    """The files, none for standard input. Raises ValueError for more than two, and for one that does not exist."""
+    if len(files) > 2 or (len(files) == 2 and STDIN in files):
+        raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
+    if files == [STDIN]:
+        return []
+    for file in files:
+        if not Path(file).exists() or Path(file).is_dir():
+            hint = " Sentences can be given on standard input: `a b ||| c d`." if " " in file else ""
+            raise ValueError(f"Input file not found: {file}.{hint}")
+    return files
 
 
 def _format_of(file: str) -> str:

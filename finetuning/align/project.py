@@ -8,6 +8,7 @@ import json
 import sys
 from argparse import Namespace
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from crosslingual_zoo.finetuning.align.common import (
     report_running_text,
     rule_of,
 )
-from crosslingual_zoo.finetuning.align.pairs import PairReader, count_running_text, is_split_further, split_at_blanks
+from crosslingual_zoo.finetuning.align.pairs import (
+    PairReader,
+    Side,
+    count_running_text,
+    is_split_further,
+    split_at_blanks,
+)
 from crosslingual_zoo.finetuning.align.projection import Span, label_spans, project_spans, project_tags, spans_of
 from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.finetuning.data.label_schemes import UNLABELED, form_of, to_iob2
@@ -54,8 +61,7 @@ def read_options(arguments: list[str]) -> Namespace:
     )
     parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="translations, line n of sentence n")
     parser.add_argument("--output", metavar="FILE", help="write the labels to this new file, not to stdout")
-    text = "split TRANSLATIONS, as running text, also at punctuation"
-    parser.add_argument("--split", action="store_true", help=text)
+    parser.add_argument("--split", action="store_true", help="split TRANSLATIONS, as running text, also at punctuation")
     options = parser.parse_args(arguments)
     if not options.translations:
         refuse(parser, options, "split", "without TRANSLATIONS")
@@ -64,16 +70,7 @@ def read_options(arguments: list[str]) -> Namespace:
 
 def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
-    if options.output and Path(options.output).exists() and Path(options.output).stat().st_size:
-        raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
-    for path in (options.labels, options.translations):
-        if path and not Path(path).is_file():
-            raise ValueError(f"Input file not found: {path}.")
-    if not options.translations and not options.labels.removesuffix(".gz").endswith((".jsonl", ".json")):
-        raise ValueError(
-            f"{options.labels} has no translations. Give a file with one translation a line after it, or JSON lines "
-            "(.jsonl) with source, target and spans."
-        )
+    check_files(options.labels, options.translations, options.output)
     say_loading(options.model)
     labeled: LabeledWords | TextsWithSpans
     if options.translations:
@@ -98,11 +95,28 @@ def run(options: Namespace) -> None:
     print_counts(len(labeled.pairs), counts, lost_counts, labeled.changes())
 
 
+def check_files(labels: str, translations: str | None, output: str | None) -> None:
+    """Raises ValueError for a file that does not exist, would be replaced, or has no translations."""
+    if output and Path(output).exists() and Path(output).stat().st_size:
+        raise ValueError(f"{output} exists and is not empty. Name another --output.")
+    for path in filter(None, (labels, translations)):
+        if not Path(path).is_file():
+            raise ValueError(f"Input file not found: {path}.")
+    if not translations and not labels.removesuffix(".gz").endswith((".jsonl", ".json")):
+        raise ValueError(
+            f"{labels} has no translations. Give a file with one translation a line after it, or JSON lines (.jsonl) "
+            "with source, target and spans."
+        )
+
+
 def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], changes: str) -> None:
     """Prints how many labels were lost, and what else changed."""
     losses = [f"{lost_counts[label]:,} of {count:,} {label or 'spans'}" for label, count in counts.most_common()]
-    line = f"{sentences:,} sentences; lost: {', '.join(losses) or 'nothing, there are no labels'}"
-    CONSOLE.print(f"{line}; {changes}" if changes else line)
+    lost = ", ".join(losses) or "nothing, there are no labels"
+    line = f"{sentences:,} sentences; lost: {lost}"
+    if changes:
+        line += f"; {changes}"
+    CONSOLE.print(line)
 
 
 class LabeledWords:
@@ -117,21 +131,18 @@ class LabeledWords:
         datasets.disable_progress_bars()
         rows = load_labels(Table(path=path))
         require_column(rows, "tokens", path)
-        column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
-        if column is None:
+        columns = [name for name in LABEL_COLUMNS if name in rows.column_names]
+        if not columns:
             names = ", ".join(rows.column_names)
             raise ValueError(f"{path} has the columns {names}: it needs one of {', '.join(LABEL_COLUMNS)}.")
-
-        def place_of(row: int) -> str:
-            return f"{path}, row {row} (from 0)"
-
+        column = columns[0]
         tokens = text_lists(rows, "tokens", path, "word")
         self.labels = text_lists(rows, column, path, "label")
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
-                    f"{place_of(row)}: {len(words)} words in column tokens and {len(labels)} labels in column "
-                    f"{column}. Correct or remove the row."
+                    f"{path}, row {row} (from 0): {len(words)} words in column tokens and {len(labels)} labels in "
+                    f"column {column}. Correct or remove the row."
                 )
         texts = list(read_lines(translations))
         if len(texts) != len(tokens):
@@ -148,8 +159,15 @@ class LabeledWords:
                 self.pairs[row] = split_at_blanks(pair)
                 count_running_text(pair, self.pairs[row], running_text)
             report_running_text(running_text)
-        rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
-        form = form_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
+        self._convert_spans(path)
+
+    def _convert_spans(self, path: str) -> None:
+        """Makes labels that mark spans those of IOB2."""
+        first_rows: dict[str, int] = {}  # of each label
+        for row, labels in enumerate(self.labels):
+            for label in labels:
+                first_rows.setdefault(label, row)
+        form = form_of(first_rows, lambda label: f"{path}, row {first_rows[label]} (from 0)")
         self.are_spans = form is not None
         self.note = "labels are tags, one a word: they are copied word by word"
         if form:
@@ -159,18 +177,20 @@ class LabeledWords:
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""
         labels = self.labels[number]
-        links = alignment.links, alignment.probabilities
+        links = alignment.links
+        probabilities = alignment.probabilities
         words = alignment.target
         self.split_further += is_split_further(self.texts[number], len(words))
         if self.are_spans:
             spans = spans_of(labels)
-            projected, lost = label_spans(*links, spans, len(words), words)
+            projected, lost = label_spans(links, probabilities, spans, len(words), words)
         else:
             spans = [Span(word, word + 1, tag) for word, tag in enumerate(labels)]
-            projected, lost = project_tags(*links, labels, len(words))
-        lines = [f"{word}\t{label or UNLABELED}\n" for word, label in zip(words, projected, strict=True)]
-        text = "".join(lines) + "\n"
-        return text, _with_label(spans), _with_label(lost)
+            projected, lost = project_tags(links, probabilities, labels, len(words))
+        text = ""
+        for word, label in zip(words, projected, strict=True):
+            text += f"{word}\t{label or UNLABELED}\n"
+        return text + "\n", _with_label(spans), _with_label(lost)
 
     def changes(self) -> str:
         """What --split changed, so far."""
@@ -195,19 +215,11 @@ class TextsWithSpans:
         self.widened = 0
         lines = read_lines(path)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
-        self.spans = []
-        for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
-            where = f"{path}, line {number}"
-            if not isinstance(source, str) or not isinstance(target, str):
-                raise ValueError(f"{where}: spans are of characters: give texts, not words.")
-            if "target_spans" in row:
-                raise ValueError(f"{where}: the row has `target_spans`, which are written here. Rename or remove them.")
-            if not isinstance(given := row.get("spans", []), list):
-                raise ValueError(f"{where}: `spans` is {json.dumps(given)[:80]}. Give a list of objects.")
-            spans = [span_of(span, source, f"{where}: spans[{place}]") for place, span in enumerate(given)]
-            self.spans.append(spans)
+        self.spans: list[list[Span]] = []
+        for number, (row, pair) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
+            self.spans.append(spans_of_row(row, pair, f"{path}, line {number}"))
         if not any("spans" in row for row in self.rows):
-            keys = ", ".join(dict.fromkeys(key for row in self.rows for key in row))
+            keys = ", ".join(dict.fromkeys(chain.from_iterable(self.rows)))
             raise ValueError(
                 f"{path}: no row has the key `spans`; the keys are {keys}. Rename the one that holds spans."
             )
@@ -232,7 +244,8 @@ class TextsWithSpans:
             start, _ = alignment.target_offsets[target.begin]
             _, end = alignment.target_offsets[target.end - 1]
             projected.append({"start": start, "end": end, "label": span.label})
-        return json.dumps({**row, "target_spans": projected}, ensure_ascii=False) + "\n", spans, lost
+        line = json.dumps(row | {"target_spans": projected}, ensure_ascii=False)
+        return f"{line}\n", spans, lost
 
     def changes(self) -> str:
         """How many spans were widened to whole words, so far."""
@@ -245,23 +258,42 @@ class TextsWithSpans:
         )
 
 
+def spans_of_row(row: dict[str, Any], pair: tuple[Side, Side], where: str) -> list[Span]:
+    """The spans of a JSON row. Raises ValueError for words, for spans that are no list, and as `span_of`."""
+    source, target = pair
+    if not isinstance(source, str) or not isinstance(target, str):
+        raise ValueError(f"{where}: spans are of characters: give texts, not words.")
+    if "target_spans" in row:
+        raise ValueError(f"{where}: the row has `target_spans`, which are written here. Rename or remove them.")
+    values = row.get("spans", [])
+    if not isinstance(values, list):
+        raise ValueError(f"{where}: `spans` is {json.dumps(values)[:80]}. Give a list of objects.")
+    return [span_of(value, source, f"{where}: spans[{number}]") for number, value in enumerate(values)]
+
+
 def span_of(value: Any, source: str, where: str) -> Span:
     """A span of a JSON row. Raises ValueError for what is no object of `start`, `end` and `label`, or does not fit."""
-    begin, end, label = (value.get(name) if isinstance(value, dict) else None for name in ("start", "end", "label"))
-    # true and false are whole numbers to Python
-    has_ends = type(begin) is type(end) is int and 0 <= begin < end <= len(source)
-    if not has_ends or not isinstance(label, str) or not label.strip() or BREAKS.search(label):
-        raise ValueError(
-            f"{where} is {json.dumps(value, ensure_ascii=False)[:80]}. A span has start and end, from 0 to "
-            f"{len(source)}, and a label without tabs or line breaks."
-        )
-    return Span(begin, end, label)
+    if isinstance(value, dict):
+        begin = value.get("start")
+        end = value.get("end")
+        label = value.get("label")
+        # true and false are whole numbers to Python
+        has_ends = type(begin) is type(end) is int and 0 <= begin < end <= len(source)
+        has_label = isinstance(label, str) and label.strip() and not BREAKS.search(label)
+        if has_ends and has_label:
+            return Span(begin, end, label)
+    raise ValueError(
+        f"{where} is {json.dumps(value, ensure_ascii=False)[:80]}. A span has start and end, from 0 to {len(source)}, "
+        "and a label without tabs or line breaks."
+    )
 
 
 def words_of(offsets: list[tuple[int, int]], span: Span) -> Span:
     """The words that a span of characters holds, in part at least; an empty span where there are none."""
     words = [word for word, (begin, end) in enumerate(offsets) if begin < span.end and span.begin < end]
-    return Span(words[0], words[-1] + 1, span.label) if words else Span(0, 0, span.label)
+    if not words:
+        return Span(0, 0, span.label)
+    return Span(words[0], words[-1] + 1, span.label)
 
 
 def is_inside_word(offsets: list[tuple[int, int]], span: Span) -> bool:

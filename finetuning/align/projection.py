@@ -47,6 +47,13 @@ class Mark(NamedTuple):
     opens: bool
 
 
+class Owner(NamedTuple):
+    """The source word that a target word belongs to, and the probability of their link."""
+
+    source: int
+    probability: float
+
+
 def project(
     links: Sequence[Link],
     probabilities: Sequence[float],
@@ -84,10 +91,13 @@ def project(
             raise ValueError(f"link {source}-{target}: there are {len(labels)} labels and {length} words, from 0.")
     if words and len(words) != length:
         raise ValueError(f"length is {length}, and there are {len(words)} words.")
-    form = None if are_spans is False else form_of(labels, are_spans=bool(are_spans))
+    form = None
+    if are_spans is not False:
+        form = form_of(labels, are_spans=bool(are_spans))
     if form is None:
         return project_tags(links, probabilities, labels, length)
-    return label_spans(links, probabilities, spans_of(to_iob2(labels, form)), length, words)
+    spans = spans_of(to_iob2(labels, form))
+    return label_spans(links, probabilities, spans, length, words)
 
 
 def project_tags(
@@ -96,9 +106,9 @@ def project_tags(
     """Returns the tag of each of `length` target words, None without one, and the tags that were lost."""
     owners = _owners(links, probabilities)
     projected: list[str | None] = [None] * length
-    for target, (source, _) in owners.items():
-        projected[target] = tags[source]
-    linked = {source for source, _ in owners.values()}
+    for target, owner in owners.items():
+        projected[target] = tags[owner.source]
+    linked = {owner.source for owner in owners.values()}
     lost = [Span(word, word + 1, tag) for word, tag in enumerate(tags) if word not in linked]
     return projected, lost
 
@@ -132,24 +142,30 @@ def project_spans(
     in_spans = {word for span in spans for word in range(span.begin, span.end)}
     targets: list[Span | None] = []
     for span in spans:
-        runs: list[list[int]] = []
-        between: list[int] = []  # source words of the target words since the last one of this span
-        for word in sorted(owners):
-            source = owners[word][0]
-            if not span.begin <= source < span.end:
-                between.append(source)
-                continue
-            if runs and len(between) <= GAP and in_spans.isdisjoint(between):
-                runs[-1].append(word)
-            else:
-                runs.append([word])
-            between = []
+        runs = _runs_of(span, owners, in_spans)
         if not runs:
             targets.append(None)
             continue
         run = _cut_at_marks(_most_probable(runs, owners), marks, owners)
         targets.append(Span(run[0], run[-1] + 1, span.label))
     return targets
+
+
+def _runs_of(span: Span, owners: dict[int, Owner], in_spans: set[int]) -> list[list[int]]:
+    """Returns the runs of target words of a span; in_spans: the source words of all spans."""
+    runs: list[list[int]] = []
+    between: list[int] = []  # source words of the target words since the last one of this span
+    for word in sorted(owners):
+        source = owners[word].source
+        if not span.begin <= source < span.end:
+            between.append(source)
+            continue
+        if runs and len(between) <= GAP and in_spans.isdisjoint(between):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+        between = []
+    return runs
 
 
 def find_marks(words: Sequence[str]) -> list[Mark]:
@@ -159,7 +175,7 @@ def find_marks(words: Sequence[str]) -> list[Mark]:
     for number, word in enumerate(words):
         is_alone = not any(map(str.isalnum, word))
         text = word.replace("``", "“").replace("''", "”")  # of the Penn Treebank
-        for place, character in enumerate(text):
+        for offset, character in enumerate(text):
             kind = KINDS.get(character)
             if kind is None:
                 continue
@@ -172,13 +188,13 @@ def find_marks(words: Sequence[str]) -> list[Mark]:
                 continue
             if character not in OPENING:
                 opened.append((kind, len(marks)))
-            begins_word = not any(map(str.isalnum, text[:place]))
+            begins_word = not any(map(str.isalnum, text[:offset]))
             opens = character in OPENING.values() or (character in QUOTES and begins_word)
             marks.append(Mark(number, None, is_alone, opens))
     return marks
 
 
-def _cut_at_marks(run: list[int], marks: list[Mark], owners: dict[int, tuple[int, float]]) -> list[int]:
+def _cut_at_marks(run: list[int], marks: list[Mark], owners: dict[int, Owner]) -> list[int]:
     """Returns the most probable part of a run without a mark whose partner is outside of it.
 
     A run of nothing else than such a mark is returned as it is.
@@ -201,8 +217,8 @@ def _cut_at_marks(run: list[int], marks: list[Mark], owners: dict[int, tuple[int
     return run
 
 
-def _most_probable(runs: list[list[int]], owners: dict[int, tuple[int, float]]) -> list[int]:
-    return max(runs, key=lambda run: sum(owners[word][1] for word in run))
+def _most_probable(runs: list[list[int]], owners: dict[int, Owner]) -> list[int]:
+    return max(runs, key=lambda run: sum(owners[word].probability for word in run))
 
 
 def spans_of(labels: Sequence[str]) -> list[Span]:
@@ -216,10 +232,10 @@ def spans_of(labels: Sequence[str]) -> list[Span]:
     return spans
 
 
-def _owners(links: Sequence[Link], probabilities: Sequence[float]) -> dict[int, tuple[int, float]]:
-    """The source word of each linked target word, and the probability of that link."""
-    owners: dict[int, tuple[int, float]] = {}
+def _owners(links: Sequence[Link], probabilities: Sequence[float]) -> dict[int, Owner]:
+    """The owner of each linked target word."""
+    owners: dict[int, Owner] = {}
     for (source, target), probability in zip(links, probabilities, strict=True):
-        if target not in owners or probability > owners[target][1]:
-            owners[target] = source, probability
+        if target not in owners or probability > owners[target].probability:
+            owners[target] = Owner(source, probability)
     return owners

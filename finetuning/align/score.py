@@ -42,13 +42,25 @@ def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE)
     group = parser.add_argument_group("scores")
-    text = "gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table"
-    group.add_argument("--gold", metavar="LINKS", required=True, help=text)
-    text = "first number in LINKS: of its words, or of the sentences in `sentence i j`"
-    group.add_argument("--gold-base", type=int, choices=(0, 1), help=text)
+    group.add_argument(
+        "--gold",
+        metavar="LINKS",
+        required=True,
+        help="gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table",
+    )
+    group.add_argument(
+        "--gold-base",
+        type=int,
+        choices=(0, 1),
+        help="first number in LINKS: of its words, or of the sentences in `sentence i j`",
+    )
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
-    text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
-    group.add_argument("--links", nargs="+", metavar="FILE", help=text)
+    group.add_argument(
+        "--links",
+        nargs="+",
+        metavar="FILE",
+        help="evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair",
+    )
     options = parser.parse_args(arguments)
     if options.links:
         model = "model adapter trust_remote_code device precision batch_size"
@@ -68,14 +80,17 @@ def run(options: Namespace) -> None:
     if reader.splits_lines:
         report_split(pairs)
     if options.links:
+        lengths = count_words(pairs)
         for path in options.links:
-            found = read_found(path, count_words(pairs))
-            print_scores(path, score({number: found[number] for number in gold}, gold), gold)
+            links = read_found(path, lengths)
+            links_by_sentence = {number: links[number] for number in gold}
+            print_scores(path, score(links_by_sentence, gold), gold)
         return
     aligner = load_aligner(options, options.sweep_layers, **rule_of(options))
     if options.sweep_layers:
-        return sweep_layers(aligner, pairs, gold)
-    print_scores(options.gold, score_links(aligner, pairs, gold), gold)
+        sweep_layers(aligner, pairs, gold)
+    else:
+        print_scores(options.gold, score_links(aligner, pairs, gold), gold)
 
 
 def read_with_gold(
@@ -85,11 +100,11 @@ def read_with_gold(
     links = read_gold(path, base=base)
     pairs = list(reader)
     gold, left_out = fit_gold(links, count_words(pairs), path)
-    for said in describe_fit(links, gold, left_out, path):
-        print(said, file=sys.stderr)
+    facts = describe_fit(links, gold, left_out, path)
     if len(gold) < len(pairs):
-        of = f"{len(gold):,} of the {len(pairs):,} sentences"
-        print(f"{path} has links for {of}; only they are scored.", file=sys.stderr)
+        facts.append(f"{path} has links for {len(gold):,} of the {len(pairs):,} sentences; only they are scored.")
+    for fact in facts:
+        print(fact, file=sys.stderr)
     return pairs, gold
 
 
@@ -97,15 +112,16 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
     """The numbers of words of both sides of each pair, as the aligner splits them."""
     from crosslingual_zoo.modeling.word_tokens import split_words
 
-    lengths = [len(words) for words in split_words(list(chain.from_iterable(pairs)))[0]]
+    words_of_sides, _ = split_words(list(chain.from_iterable(pairs)))
+    lengths = [len(words) for words in words_of_sides]
     return list(zip(lengths[::2], lengths[1::2], strict=True))
 
 
 def report_split(pairs: list[tuple[Side, Side]]) -> None:
     """Prints how many pairs --split gave another number of words than are between blanks, which gold links count."""
     changed = 0
-    for (source, target), (source_length, target_length) in zip(pairs, count_words(pairs), strict=True):
-        changed += is_split_further(source, source_length) or is_split_further(target, target_length)
+    for pair, lengths in zip(pairs, count_words(pairs), strict=True):
+        changed += any(map(is_split_further, pair, lengths))
     if changed:
         CONSOLE.print(f"--split changed the number of words of {changed:,} of the {len(pairs):,} pairs")
 
@@ -115,8 +131,8 @@ def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Go
     with make_progress() as progress:
         bar = PairBar(progress, "aligning", len(gold), aligner.batch_size)
         alignments = aligner.align((pairs[number] for number in gold), after_batch=bar.after_batch)
-        links = {number: found.links for number, found in zip(gold, bar.count(alignments), strict=True)}
-    return score(links, gold)
+        links = [alignment.links for alignment in bar.count(alignments)]
+    return score(dict(zip(gold, links, strict=True)), gold)
 
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
@@ -137,23 +153,24 @@ def sweep(
     `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
     count from 0, the embeddings; `methods` are options by name.
     """
-    found = aligner.align_layers((pairs[number] for number in gold), layers, methods=methods)
-    by_sentence = dict(zip(gold, found, strict=True))
-
-    def scores(method: str, layer: int) -> dict[str, float]:
-        return score({number: of[layer][method].links for number, of in by_sentence.items()}, gold)
-
-    return {method: {layer: scores(method, layer) for layer in layers} for method in methods}
+    gold_pairs = (pairs[number] for number in gold)
+    alignments = list(aligner.align_layers(gold_pairs, layers, methods=methods))  # one by layer and method a pair
+    scores: dict[str, dict[int, dict[str, float]]] = {}
+    for method in methods:
+        scores[method] = {}
+        for layer in layers:
+            links = [by_layer[layer][method].links for by_layer in alignments]
+            scores[method][layer] = score(dict(zip(gold, links, strict=True)), gold)
+    return scores
 
 
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
     """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
     if links.keys() != gold.keys():
         raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
-    return load_metric("aer").compute(
-        predictions=[links[sentence] for sentence in gold],
-        references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
-    )
+    predictions = [links[sentence] for sentence in gold]
+    references = [{"sure": sorted(item.sure), "possible": sorted(item.possible)} for item in gold.values()]
+    return load_metric("aer").compute(predictions=predictions, references=references)
 
 
 def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
@@ -161,13 +178,18 @@ def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, G
     from crosslingual_zoo.finetuning.page import print_table
 
     method = aligner.method
-    scores = sweep(aligner, pairs, gold, range(aligner.num_layers + 1), {method: aligner.matching})[method]
-    best = min(scores, key=lambda layer: scores[layer]["aer"])
-    notes = {aligner.layer: "default"} | {best: "lowest AER, default" if best == aligner.layer else "lowest AER"}
-    rows = [
-        [str(layer), *(f"{of_layer[key]:.1f}" for key in METRICS), notes.get(layer, "")]
-        for layer, of_layer in scores.items()
-    ]
+    layers = range(aligner.num_layers + 1)
+    scores = sweep(aligner, pairs, gold, layers, {method: aligner.matching})[method]
+    best = min(layers, key=lambda layer: scores[layer]["aer"])
+    rows = []
+    for layer in layers:
+        cells = [f"{scores[layer][key]:.1f}" for key in METRICS]
+        notes = []
+        if layer == best:
+            notes.append("lowest AER")
+        if layer == aligner.layer:
+            notes.append("default")
+        rows.append([str(layer), *cells, ", ".join(notes)])
     print_table("Word alignment by layer, %", (["layer", *METRICS.values(), ""], rows), [])
 
 
@@ -180,18 +202,19 @@ def calibration(candidates: list[tuple[float, bool]]) -> list[float]:
     import torch
 
     start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    logits_N = torch.tensor([probability for probability, _ in candidates], dtype=torch.float64).logit(1e-6)
+    probabilities = [probability for probability, _ in candidates]
+    logits_N = torch.tensor(probabilities, dtype=torch.float64).logit(1e-6)
     right_N = torch.tensor([is_right for _, is_right in candidates], dtype=torch.float64)
-    found_2 = start_2.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
+    fitted_2 = start_2.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([fitted_2], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        scores_N = found_2[0] * logits_N + found_2[1]
+        scores_N = fitted_2[0] * logits_N + fitted_2[1]
         losses = torch.nn.functional.binary_cross_entropy_with_logits(scores_N, right_N, reduction="sum")
-        total = losses + (found_2 - start_2).square().sum()
+        total = losses + (fitted_2 - start_2).square().sum()
         total.backward()
         return total
 
     optimizer.step(loss)
-    return found_2.tolist()
+    return fitted_2.tolist()

@@ -3,7 +3,7 @@
 import contextlib
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
@@ -45,34 +45,40 @@ class XmlPairs:
     """
 
     def __init__(self, stream: BinaryIO, name: str, format: str, languages: tuple[str, str] | None):
-        self.stream, self.name, self.format, self.languages = stream, name, format, languages
+        self.stream = stream
+        self.name = name
+        self.format = format
+        self.languages = languages
         self.are_given = languages is not None
         self.with_text: dict[str, None] = {}  # languages, in their order
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        pairs_of = self._tmx_pairs if self.format == "tmx" else self._xliff_pairs
-        is_found, number = False, 0
+        read_unit = self._tmx_pairs if self.format == "tmx" else self._xliff_pairs
+        has_pair = False
+        number = 0
         try:
-            for number, (unit, about) in enumerate(self._units(), start=1):
-                for pair in pairs_of(f"{self.name}, unit {number}", unit, about):
-                    is_found |= all(map(str.strip, pair))
-                    yield pair
+            for number, (unit, attributes) in enumerate(self._units(), start=1):
+                for source, target in read_unit(f"{self.name}, unit {number}", unit, attributes):
+                    if source.strip() and target.strip():
+                        has_pair = True
+                    yield source, target
         except (ElementTree.ParseError, LookupError) as error:  # the latter: of an encoding
             raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
         except RecursionError:
             raise ValueError(f"{self.name}, unit {number}: elements are nested too deep.") from None
-        if number and not is_found:
-            wanted = " and ".join(self.languages or ("two languages",))
+        if number and not has_pair:
+            languages = " and ".join(self.languages or ("two languages",))
+            languages_with_text = ", ".join(self.with_text) or "no language"
             raise ValueError(
-                f"{self.name} has no unit with text in {wanted}; there is text in "
-                f"{', '.join(self.with_text) or 'no language'}. --languages names two of them."
+                f"{self.name} has no unit with text in {languages}; there is text in {languages_with_text}. "
+                "--languages names two of them."
             )
 
     def _units(self) -> Iterator[tuple[Any, dict[str, str]]]:
         """Each unit, and the attributes of the header or file around it. Other elements are dropped at their end."""
         parser = ElementTree.XMLPullParser(["start", "end"])
-        head: dict[str, str] = {}  # attributes
-        file: dict[str, str] = {}
+        head_attributes: dict[str, str] = {}
+        file_attributes: dict[str, str] = {}
         opened: list[Any] = []
         inside = 0  # units that are open
         for chunk in iter(lambda: self.stream.read(CHUNK), b""):
@@ -86,22 +92,25 @@ class XmlPairs:
                     if not opened and name != self.format:
                         raise ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>.")
                     if name in ("header", "xliff"):
-                        head |= element.attrib
+                        head_attributes |= element.attrib
                     elif name == "file":
-                        file = element.attrib
+                        file_attributes = element.attrib
                     opened.append(element)
-                    inside += name in UNITS
+                    if name in UNITS:
+                        inside += 1
                     continue
                 opened.pop()
-                inside -= name in UNITS
-                if not inside:
-                    if name in UNITS:
-                        yield element, head | file
-                    if opened:
-                        opened[-1].remove(element)
+                if name in UNITS:
+                    inside -= 1
+                if inside:
+                    continue
+                if name in UNITS:
+                    yield element, head_attributes | file_attributes
+                if opened:
+                    opened[-1].remove(element)
         parser.close()
 
-    def _tmx_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
+    def _tmx_pairs(self, where: str, unit: Any, attributes: dict[str, str]) -> Iterator[tuple[str, str]]:
         texts: dict[str, str] = {}
         for variant in unit.iterfind("{*}tuv"):
             language = variant.get(XML_LANG) or variant.get("lang")
@@ -113,30 +122,52 @@ class XmlPairs:
             texts.setdefault(language, _text(segment))
         if not texts:
             raise ValueError(f"{where} has no <tuv>.")
-        self.with_text |= dict.fromkeys(tag for tag, text in texts.items() if text.strip())
+        self._note_languages(texts.items())
         if self.languages is None and len(texts) > 1:
-            first = unit.get("srclang") or about.get("srclang", "")
-            tags = sorted(texts, key=lambda tag: (not _is_of(tag, first), _primary(tag) != _primary(first)))
+            source_language = unit.get("srclang") or attributes.get("srclang", "")
+            tags = sorted(texts, key=lambda tag: _distance(tag, source_language))
             self.languages = tags[0], tags[1]
-        ranges = [(language,) for language in self.languages or texts]
-        if not self.are_given and len(primary := dict.fromkeys(_primary(language) for (language,) in ranges)) == 2:
-            ranges = [(*own, language) for own, language in zip(ranges, primary, strict=True)]
-        sides = [next((texts[tag] for of in own for tag in texts if _is_of(tag, of)), "") for own in ranges]
+        sides = []
+        for language in self.languages or texts:
+            sides.append(self._text_in(language, texts))
         yield sides[0], sides[1] if len(sides) > 1 else ""
 
-    def _xliff_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
-        tags = [next(filter(None, map(about.get, names)), UNDETERMINED) for names in LANGUAGES]
-        self.languages = self.languages or (tags[0], tags[1])
-        fits = [tag == UNDETERMINED or _is_of(tag, of) for tag, of in zip(tags, self.languages, strict=True)]
-        if not (all(fits) or self.are_given):
-            first = " ".join(self.languages)
+    def _text_in(self, language: str, texts: dict[str, str]) -> str:
+        """The text of a unit of TMX in a language, by its tag; empty without one."""
+        for tag, text in texts.items():
+            if _is_of(tag, language):
+                return text
+        if not self.are_given and self.languages and _primary(self.languages[0]) != _primary(self.languages[1]):
+            for tag, text in texts.items():
+                if _is_of(tag, _primary(language)):
+                    return text
+        return ""
+
+    def _xliff_pairs(self, where: str, unit: Any, attributes: dict[str, str]) -> Iterator[tuple[str, str]]:
+        tags = []
+        for names in LANGUAGES:
+            values = filter(None, map(attributes.get, names))
+            tags.append(next(values, UNDETERMINED))
+        source_tag, target_tag = tags
+        if self.languages is None:
+            self.languages = source_tag, target_tag
+        source_language, target_language = self.languages
+        has_source = source_tag == UNDETERMINED or _is_of(source_tag, source_language)
+        has_target = target_tag == UNDETERMINED or _is_of(target_tag, target_language)
+        if not self.are_given and not (has_source and has_target):
             raise ValueError(
-                f"{where} is in a <file> of {' and '.join(tags)}, and the units before it are of "
-                f"{' and '.join(self.languages)}. Add --languages {first} or --languages {' '.join(tags)}."
+                f"{where} is in a <file> of {source_tag} and {target_tag}, and the units before it are of "
+                f"{source_language} and {target_language}. Add --languages {source_language} {target_language} or "
+                f"--languages {source_tag} {target_tag}."
             )
-        for pair in _segments(where, unit):
-            self.with_text |= dict.fromkeys(tag for tag, text in zip(tags, pair, strict=True) if text.strip())
-            yield tuple(text if is_fit else "" for text, is_fit in zip(pair, fits, strict=True))
+        for source, target in _segments(where, unit):
+            self._note_languages(((source_tag, source), (target_tag, target)))
+            yield source if has_source else "", target if has_target else ""
+
+    def _note_languages(self, texts: Iterable[tuple[str, str]]) -> None:
+        for tag, text in texts:
+            if text.strip():
+                self.with_text[tag] = None
 
 
 def root_of(stream: BinaryIO) -> str:
@@ -155,15 +186,19 @@ def _segments(where: str, unit: Any) -> Iterator[tuple[str, str]]:
         for segment in unit.iterfind("{*}segment"):
             yield _text(_source_of(segment, where)), _text(segment.find("{*}target"))
         return
-    source, target = _source_of(unit, where), unit.find("{*}target")
-    sources, targets = _by_mid(unit.find("{*}seg-source")) or _by_mid(source), _by_mid(target)
-    if not sources or not (targets or not _text(target).strip()):
+    source = _source_of(unit, where)
+    target = unit.find("{*}target")
+    sources = _by_mid(unit.find("{*}seg-source")) or _by_mid(source)
+    targets = _by_mid(target)
+    has_unsegmented_target = not targets and _text(target).strip()
+    if not sources or has_unsegmented_target:
         yield _text(source), _text(target)
         return
     for mid in sorted(sources | targets, key=lambda mid: mid is None):
-        pair = sources.get(mid, ""), targets.get(mid, "")
-        if mid is not None or any(pair):
-            yield pair
+        source_text = sources.get(mid, "")
+        target_text = targets.get(mid, "")
+        if mid is not None or source_text or target_text:
+            yield source_text, target_text
 
 
 def _source_of(element: Any, where: str) -> Any:
@@ -178,15 +213,21 @@ def _by_mid(side: Any) -> dict[str | None, str]:
 
     Empty without segments. A segment that <g> splits into two parts has its mid twice.
     """
-    marks = () if side is None else side.iterfind(".//{*}mrk[@mtype='seg']")
-    count = 0
-    for count, mark in enumerate(marks, start=1):
-        mark.attrib.setdefault("mid", f"number {count}")
+    if side is None:
+        return {}
+    marks = side.findall(".//{*}mrk[@mtype='seg']")
+    if not marks:
+        return {}
+    for number, mark in enumerate(marks, start=1):
+        mark.attrib.setdefault("mid", f"number {number}")
     texts: dict[str | None, str] = {}
-    last = None
-    for mid, text in _pieces(side) if count else ():
-        texts[mid] = texts.get(mid, "") + ("" if mid == last else "\n") + text
-        last = mid
+    last_mid = None
+    for mid, text in _pieces(side):
+        texts.setdefault(mid, "")
+        if mid != last_mid:
+            texts[mid] += "\n"
+        texts[mid] += text
+        last_mid = mid
     return {mid: text.strip() for mid, text in texts.items()}
 
 
@@ -201,8 +242,11 @@ def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, 
     if element.get("mtype") == "seg":
         yield mid, "\n"  # separates it from its surroundings: no white space is required between segments
         mid = element.get("mid")
-    is_code, content = _local(element.tag) in CODES, element.text or ""
-    signs = [*(element.get(name, "") for name in (*KINDS, *SHOWN)), content if is_code else ""]
+    is_code = _local(element.tag) in CODES
+    content = element.text or ""
+    signs = [element.get(name, "") for name in (*KINDS, *SHOWN)]
+    if is_code:
+        signs.append(content)
     is_break = any(BREAK.search(html.unescape(sign)) for sign in signs if sign)
     if is_break:
         yield mid, "\n"
@@ -218,13 +262,25 @@ def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, 
 
 def _is_of(tag: str, language: str) -> bool:
     """Whether a language tag is in a range of tags, as `en-US` is in `en` (RFC 4647, basic filtering)."""
-    tag, language = (text.lower().replace("_", "-") for text in (tag, language))
+    tag = _normalized(tag)
+    language = _normalized(language)
     return tag == language or tag.startswith(f"{language}-")
 
 
 def _primary(tag: str) -> str:
     """The language of a tag: `en` of `en-US`."""
-    return tag.lower().replace("_", "-").partition("-")[0]
+    return _normalized(tag).partition("-")[0]
+
+
+def _distance(tag: str, language: str) -> int:
+    """0 for a tag in the range of a language tag, 1 for another variant of its language, 2 for another language."""
+    if _is_of(tag, language):
+        return 0
+    return 1 if _primary(tag) == _primary(language) else 2
+
+
+def _normalized(tag: str) -> str:
+    return tag.lower().replace("_", "-")
 
 
 def _local(tag: str) -> str:
