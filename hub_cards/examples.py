@@ -25,7 +25,7 @@ from crosslingual_zoo.hub_cards.metadata import (
 )
 from crosslingual_zoo.hub_cards.record import Record, has_code
 from crosslingual_zoo.hub_cards.sections import about
-from crosslingual_zoo.hub_cards.sentence_transformer import default_layer
+from crosslingual_zoo.modeling.layer_states import default_layer
 from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD
 from crosslingual_zoo.zoo_core.provenance import read_json
 

@@ -54,11 +54,8 @@ def card_data(folder: Path, record: Record) -> ModelCardData:
 
 def _task_languages(record: Record) -> list[str]:
     """ISO 639 codes of the languages that a fine-tuned model was trained and scored in."""
-    codes: list[str] = []
-    for content in record.own:
-        for name in [*trained_in(content), *content.names]:
-            codes += languages_in(name)
-    return _codes(codes)
+    names = [name for content in record.own for name in [*trained_in(content), *content.names]]
+    return _codes([code for name in names for code in languages_in(name)])
 
 
 def _tags(folder: Path, config: dict[str, Any]) -> list[str]:
@@ -107,10 +104,8 @@ def reported(content: Results) -> Results:
 
 def languages_of(record: Record) -> list[str]:
     """ISO 639 codes of the languages that the model learned from, in their order; not those of evaluation alone."""
-    codes: list[str] = []
-    for content in record.own:
-        for name in trained_in(content):
-            codes += languages_in(name)
+    names = [name for content in record.own for name in trained_in(content)]
+    codes = [code for name in names for code in languages_in(name)]
     return _codes([*codes, *pretrained_in(record)])
 
 
