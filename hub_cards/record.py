@@ -94,10 +94,10 @@ def read_record(
     cards_results = {file: Results(forget_paths(content)) for file, content in contents.items()}
     tuning: dict[str, Any] = {}
     if is_tuned:
-        own = cards_results[own_file]
-        rows = example_rows(seed_folder / "predictions", own.names)
+        own_results = cards_results[own_file]
+        rows = example_rows(seed_folder / "predictions", own_results.names)
         tuning = {
-            "own": [own],
+            "own": [own_results],
             "rows": [row for row in rows if forget_paths(row) == row],
             "seed": seed_folder.name.removeprefix("seed-"),
         }
