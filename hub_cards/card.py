@@ -55,30 +55,34 @@ def write_card(
     from crosslingual_zoo.hub_cards.metadata import start_of
     from crosslingual_zoo.hub_cards.record import hub_id, read_record
 
-    folder, target = Path(model_dir), Path(model_dir) / "README.md"
-    text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else ""
-    if text.strip() and not as_written(text) and not overwrite:
-        raise ValueError(
-            f"{target} was not written by hub_cards, or was edited since. Move it away, or add --overwrite."
-        )
+    folder = Path(model_dir)
+    target = folder / "README.md"
+    if target.exists() and not overwrite:
+        text = target.read_text(encoding="utf-8", errors="replace")
+        if text.strip() and not as_written(text):
+            raise ValueError(
+                f"{target} was not written by hub_cards, or was edited since. Move it away, or add --overwrite."
+            )
     for option, value in (("--repo", repo), ("--base-model", base_model)):
         if value and not hub_id(value):
             raise ValueError(f"{option} is {value!r}, which is a folder here, or no Hub id. Give owner/name.")
         validate_repo_id(value or "any")
+    paths = [*results]
     if is_adapter(folder):
-        if [*results] or base_model or base_note:
+        if paths or base_model or base_note:
             raise ValueError(f"{folder} is an adapter, whose card is made of its own files. Give no results and base.")
         with written_aside(target) as stream:
             stream.write(render_adapter(folder, repo, name, license))
         return target
-    given = {"repo": repo, "license": license, "base_model": base_model, "base_note": base_note}
     try:
-        record = read_record(folder, results, name, **given)
-        start, text = start_of(record), render(folder, record)
+        record = read_record(folder, paths, name, repo, license, base_model, base_note)
+        start = start_of(record)
+        text = render(folder, record)
     except (AttributeError, KeyError, TypeError) as error:
         changed = f"The recipe, run.json or results of {folder} are not as a run wrote them: {error!r}. Restore them."
         raise ValueError(changed) from error
-    if base_model and (record.recipe or record.own) and (not start or (hub_id(start) and start != base_model)):
+    is_other_base = not start or (hub_id(start) and start != base_model)
+    if base_model and (record.recipe or record.own) and is_other_base:
         raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
     if record.curves:
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
@@ -95,8 +99,10 @@ def _notes(record: "Record", start: str) -> Iterator[str]:
 
     is_random = record.recipe and not record.own and not start
     if not is_random and not record.base_model and not hub_id(start):
-        known = f"the run started from {start}, which is no id of the Hub" if start else "its start is not known"
-        yield f"the card names no base model: {known}. If it is on the Hub, give --base-model owner/name."
+        reason = "its start is not known"
+        if start:
+            reason = f"the run started from {start}, which is no id of the Hub"
+        yield f"the card names no base model: {reason}. If it is on the Hub, give --base-model owner/name."
     if record.rows:
         yield (
             f"the examples show {len(record.rows)} rows of the evaluation data, with their predictions. If these must "
@@ -155,13 +161,15 @@ def render(folder: Path, record: "Record") -> str:
 
 def as_written(text: str) -> bool:
     """Returns whether a card is unchanged since it was written here, so that a new one may replace it."""
-    text, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
-    return bool(marker) and rest.startswith(f"{_hash(text)}, ")
+    body, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
+    return bool(marker) and rest.startswith(f"{_hash(body)}, ")
 
 
 def weights_of(text: str) -> str | None:
     """Returns the fingerprint of the weights that a card was written for; None for a card that was not written here."""
-    rest = text.rpartition(f"\n{MARKER}")[2] if MARKER in text else ""
+    _, marker, rest = text.rpartition(f"\n{MARKER}")
+    if not marker:
+        return None
     return rest.partition("of weights ")[2].partition(" -->")[0] or None
 
 
@@ -184,11 +192,11 @@ def main(argv: list[str] | None = None) -> None:
     ):
         parser.add_argument(option, metavar=metavar, help=meaning)
     parser.add_argument("--overwrite", action="store_true", help="replace a card that was written or edited by hand")
-    given = vars(parser.parse_args(argv))
-    model = given.pop("model")
+    options = vars(parser.parse_args(argv))
+    model = options.pop("model")
     with user_errors():
         say_loading(model)
-        print(f"written: {write_card(model, **given)}")
+        print(f"written: {write_card(model, **options)}")
 
 
 if __name__ == "__main__":

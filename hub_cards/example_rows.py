@@ -22,13 +22,13 @@ def example_rows(predictions: Path, languages: list[str]) -> list[dict[str, Any]
         for row in filter(_can_be_shown, _first_rows(file)):
             rows_by_language.setdefault(row["language"], []).append(row)
     in_order = [language for language in languages if language in rows_by_language]
-    shown: list[dict[str, Any]] = []
+    chosen: list[dict[str, Any]] = []
     for language in itertools.islice(itertools.cycle(in_order), SHOWN_ROWS):
-        labels = [row.get("gold") for row in shown]
-        rows = [row for row in rows_by_language[language] if row not in shown]
+        labels = [row.get("gold") for row in chosen]
+        rows = [row for row in rows_by_language[language] if row not in chosen]
         rows_with_new_labels = [row for row in rows if row.get("gold") not in labels]
-        shown += (rows_with_new_labels or rows)[:1]
-    return shown
+        chosen += (rows_with_new_labels or rows)[:1]
+    return chosen
 
 
 def _first_rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -43,7 +43,8 @@ def _can_be_shown(row: dict[str, Any]) -> bool:
     if "words" in row:
         is_labeled = "_" not in row["gold"] and {*row["gold"]} != {"O"}
         return is_labeled and len(" ".join(row["words"])) <= LONGEST_SENTENCE
-    return sum(len(row[name]) for name in ("text", "pair", "source") if name in row) <= LONGEST_TEXT
+    texts = [row.get(name, "") for name in ("text", "pair", "source")]
+    return len("".join(texts)) <= LONGEST_TEXT
 
 
 def labeled_words(row: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from crosslingual_zoo.finetuning.results import Results
 from crosslingual_zoo.hub_cards.example_rows import labeled_words
 from crosslingual_zoo.hub_cards.metadata import (
     LM_HEADS,
@@ -24,7 +25,7 @@ from crosslingual_zoo.hub_cards.metadata import (
 )
 from crosslingual_zoo.hub_cards.record import Record, has_code
 from crosslingual_zoo.hub_cards.sections import about
-from crosslingual_zoo.hub_cards.sentence_transformer import default_layer
+from crosslingual_zoo.modeling.layer_states import default_layer
 from crosslingual_zoo.modeling.pair_aligner import DEFAULT_METHOD
 from crosslingual_zoo.zoo_core.provenance import read_json
 
@@ -51,10 +52,11 @@ def uses(folder: Path, record: Record, repo: str) -> list[dict[str, str]]:
     environment.filters["in_one_line"] = lambda text: " ".join(text.split())
     environment.filters["labeled_words"] = labeled_words
     facts = _facts(folder, record, repo)
-    return [
-        {"title": title, "text": text, "code": environment.get_template(f"{name}.py.jinja").render(**facts).strip()}
-        for name, title, text in _supported(folder, record, facts)
-    ]
+    examples = []
+    for name, title, text in _supported(folder, record, facts):
+        code = environment.get_template(f"{name}.py.jinja").render(**facts).strip()
+        examples.append({"title": title, "text": text, "code": code})
+    return examples
 
 
 def _supported(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -95,7 +97,10 @@ def _use_of_head(head: str, facts: dict[str, Any]) -> tuple[str, str, str]:
         text += (
             " The texts are rows of the evaluation data. The comments at the end are the run's predictions for them."
         )
-    wrong = [str(number) for number, row in enumerate(facts["rows"], 1) if row.get("gold") != row.get("prediction")]
+    wrong = []
+    for number, row in enumerate(facts["rows"], start=1):
+        if row.get("gold") != row.get("prediction"):
+            wrong.append(str(number))
     if wrong:
         text += f" Those that differ from the data's labels: {', '.join(wrong)}."
     return template, title, text
@@ -103,27 +108,28 @@ def _use_of_head(head: str, facts: dict[str, Any]) -> tuple[str, str, str]:
 
 def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     """The values for the templates."""
-    known = yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
-    config, depth = record.config, record.config["num_hidden_layers"]
-    languages, direction_known = _languages(record, known)
-    shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
-    first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
-    mask = read_json(folder / "tokenizer_config.json", {}).get("mask_token") or "<mask>"
-    mask = mask["content"] if isinstance(mask, dict) else mask
+    sentences = yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
+    config = record.config
+    depth = config["num_hidden_layers"]
+    direction = _direction(record, sentences)
+    languages = direction or _languages(record, sentences)
+    examples = [sentences[code] for code in languages[:SHOWN_LANGUAGES]]
+    first, second, *_ = dict.fromkeys([*languages, "en", "de"])
+    mask = _mask(folder)
     layer, pooling, layer_text = _layer(record)
     alignment_layer, alignment_text = _alignment_layer(record)
     plug_in = bool(config.get("plug_in"))
     return {
         "repo": repo,
         "trust": ", trust_remote_code=True" if has_code(folder) else "",
-        "languages": shown,
-        "direction_known": direction_known,
-        "first": known[first],
-        "second": known[second],
+        "languages": examples,
+        "direction_known": direction is not None,
+        "first": sentences[first],
+        "second": sentences[second],
         "first_code": first,
         "second_code": second,
         "mask": mask,
-        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown],
+        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in examples],
         "rows": [] if plug_in else record.rows,  # rows of predictions have no translations
         "pairs": _reads_pairs(record),
         "plug_in": plug_in,
@@ -139,6 +145,12 @@ def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     }
 
 
+def _mask(folder: Path) -> str:
+    """The tokenizer's mask token."""
+    mask = read_json(folder / "tokenizer_config.json", {}).get("mask_token") or "<mask>"
+    return mask["content"] if isinstance(mask, dict) else mask
+
+
 def _reads_pairs(record: Record) -> bool:
     """Whether a classifier reads two texts: as its run says; else by the names of its task and labels."""
     for content in record.own:
@@ -150,49 +162,73 @@ def _reads_pairs(record: Record) -> bool:
 
 def _layer(record: Record) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a text that says why."""
-    scored = [content for kind in ("retrieval", "mining") for content in record.results if content["kind"] == kind]
-    for content in scored[:1]:
-        layer, pooling, name = content["protocol"]["layer"], content["protocol"]["pooling"], content.with_average[-1]
-        what = "state of <s>" if pooling == "cls" else "mean of the states"
-        text = f"Uses the {what} of layer {layer}, as in the scores of {content['task']}."
-        scores = {of: content.of(name, layer=of)["mean"] for of in content.layers} if content.layers[1:] else {}
-        if scores and (best := max(scores, key=scores.get)) != layer:
-            text += f" On these data, layer {best} is best ({scores[best]:.1f}). Compare both on your own sentences."
-        return layer, pooling, text
+    for kind in ("retrieval", "mining"):
+        for content in record.results:
+            if content["kind"] == kind:
+                return _scored_layer(content)
     layer = default_layer(record.config["num_hidden_layers"])
     text = f"Uses the mean of the states of layer {layer}, three fifths of the layers."
     return layer, "mean", f"{text} No scores are recorded, so compare layers on your own sentences."
 
 
+def _scored_layer(content: Results) -> tuple[int, str, str]:
+    """The same by the scores of a task, whose best layer the text names where it is another one."""
+    layer = content["protocol"]["layer"]
+    pooling = content["protocol"]["pooling"]
+    states = "state of <s>" if pooling == "cls" else "mean of the states"
+    text = f"Uses the {states} of layer {layer}, as in the scores of {content['task']}."
+    if len(content.layers) > 1:
+        name = content.with_average[-1]
+        scores = {number: content.of(name, layer=number)["mean"] for number in content.layers}
+        best = max(scores, key=scores.get)
+        if best != layer:
+            text += f" On these data, layer {best} is best ({scores[best]:.1f}). Compare both on your own sentences."
+    return layer, pooling, text
+
+
 def _alignment_layer(record: Record) -> tuple[int | None, str]:
     """Layer that the example names, None where nothing was measured or the pipeline knows it; the text about it."""
     text = "Prints pairs of words that translate each other."
-    if (layer := record.config.get("word_alignment_layer")) is not None:
+    layer = record.config.get("word_alignment_layer")
+    if layer is not None:
         return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
-    for content in (reported(content) for content in record.results if content["kind"] == "word_alignment"):
-        layer = content["protocol"]["layer"]
-        is_scored = content["protocol"]["method"] == DEFAULT_METHOD
-        rule = "" if is_scored else f", but the rule `{DEFAULT_METHOD}`, not scored here"
-        return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}{rule}."
+    for content in record.results:
+        if content["kind"] == "word_alignment":
+            protocol = reported(content)["protocol"]
+            text += f" Uses layer {protocol['layer']}, as in the scores of {content['task']}"
+            if protocol["method"] != DEFAULT_METHOD:
+                text += f", but the rule `{DEFAULT_METHOD}`, not scored here"
+            return protocol["layer"], f"{text}."
     return None, text
 
 
-def _languages(record: Record, known: dict[str, Any]) -> tuple[list[str], bool]:
-    """Codes of the example languages, and whether they are the direction of a translation model.
+def _direction(record: Record, sentences: dict[str, Any]) -> list[str] | None:
+    """Source and target of a translation model that was scored, if both have sentences here."""
+    if head_of(record.config) != "ForConditionalGeneration":
+        return None
+    for content in record.results:
+        if content["kind"] == "translation":
+            pair = [content.get("source_language"), content.get("target_language")]
+            if all(code in sentences for code in pair):
+                return pair
+    return None
+
+
+def _languages(record: Record, sentences: dict[str, Any]) -> list[str]:
+    """Codes of the example languages.
 
     Those that a fine-tuned model was trained in, then those that it was scored in; else those of the pre-training and
     of the results, English first. Where none of them has sentences here, English.
     """
-    head = head_of(record.config)
-    for content in record.results if head == "ForConditionalGeneration" else []:
-        pair = [content.get("source_language"), content.get("target_language")]
-        if content["kind"] == "translation" and all(code in known for code in pair):
-            return pair, True
     pretrained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
-    tuned = [name for content in record.own for name in trained_in(content)]
-    measured = [code for content in record.results for name in content.names for code in name.split("-")]
-    wanted = [*tuned, *measured] or pretrained if head else [*pretrained, *measured]
-    found = [code for code in dict.fromkeys(wanted) if code in known]
-    if not tuned:
-        found.sort(key=lambda code: code != "en")  # stable: the others keep their order
-    return found or ["en"], False
+    trained = [name for content in record.own for name in trained_in(content)]
+    scored = [name for content in record.results for name in content.names]
+    evaluated = [code for name in scored for code in name.split("-")]
+    if not head_of(record.config):
+        codes = [*pretrained, *evaluated]
+    else:
+        codes = [*trained, *evaluated] or pretrained
+    languages = [code for code in dict.fromkeys(codes) if code in sentences]
+    if not trained:
+        languages.sort(key=lambda code: code != "en")  # stable: the others keep their order
+    return languages or ["en"]

@@ -39,6 +39,7 @@ SECRETS = re.compile(
 )
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
+OUR_CODE = REPOSITORY / "modeling"
 SECTIONS = ("Use", "Limits")  # beginnings of headings that a card has to have
 WRITE_CARD = "python -m crosslingual_zoo.hub_cards.card --model DIR"
 
@@ -68,7 +69,10 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
         if any(problem.file == "config.json" for problem in problems):
             return problems  # the rest reads it
         problems += _code(folder, files)
-    problems += [Problem(path, what) for path in files if (what := _fault_of_file(folder, path))]
+    for path in files:
+        fault = _fault_of_file(folder, path)
+        if fault:
+            problems.append(Problem(path, fault))
     problems += _card(folder)
     if problems or not load or is_adapter(folder):
         return problems
@@ -94,12 +98,13 @@ def _adapter(folder: Path, files: list[str]) -> Iterator[Problem]:
 
 def files_of(folder: Path) -> list[str]:
     """Returns the paths to push, with `/`: all but caches and files of file browsers."""
-    kept = []
-    for directory, names, files in os.walk(folder):
-        links = [name for name in names if Path(directory, name).is_symlink()]
-        names[:] = [name for name in names if name not in CACHES]
-        kept += [Path(directory, name).relative_to(folder).as_posix() for name in {*files, *links} - CACHES]
-    return sorted(kept)
+    paths = []
+    for directory, folders, files in os.walk(folder):
+        links = [name for name in folders if Path(directory, name).is_symlink()]
+        folders[:] = [name for name in folders if name not in CACHES]
+        for name in {*files, *links} - CACHES:
+            paths.append(Path(directory, name).relative_to(folder).as_posix())
+    return sorted(paths)
 
 
 def _weights(folder: Path) -> Iterator[Problem]:
@@ -108,7 +113,8 @@ def _weights(folder: Path) -> Iterator[Problem]:
         yield Problem("config.json", "missing, or not a JSON object. Name a folder that save_pretrained wrote.")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model")):
         yield Problem("tokenizer.json", "missing, so AutoTokenizer would know no word. Save the tokenizer, too.")
-    single, index = "model.safetensors", "model.safetensors.index.json"
+    single = "model.safetensors"
+    index = "model.safetensors.index.json"
     expected = {single} if (folder / single).is_file() else set()
     if (folder / index).is_file():
         if expected:
@@ -134,8 +140,10 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
     """What is wrong with the name or content of one file; None if nothing is."""
     from safetensors import SafetensorError, safe_open
 
-    file, parts = folder / path, PurePosixPath(path).parts
-    name, suffix = parts[-1], PurePosixPath(path).suffix.lower()
+    file = folder / path
+    parts = PurePosixPath(path).parts
+    name = parts[-1]
+    suffix = PurePosixPath(path).suffix.lower()
     if file.is_symlink() or not file.is_file():
         return "it is a link, or not a regular file. Copy the file itself (cp -L)."
     if any(map(TRAINING.fullmatch, parts)):
@@ -157,11 +165,12 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
         if suffix == ".json":
             json.loads(text)
     except (ValueError, RecursionError) as error:
-        return f"it is not {'JSON' if suffix == '.json' else 'text'} in UTF-8: {error}. Save it again."
+        format = "JSON" if suffix == ".json" else "text"
+        return f"it is not {format} in UTF-8: {error}. Save it again."
     if name in VOCABULARIES:
         return _fault_of_bytes(file)
-    if suffix == ".json" and (found := MACHINE_KEYS.search(text)):
-        return f"its key {found[1]} describes how this machine loaded the file. Remove the key."
+    if suffix == ".json" and (machine_key := MACHINE_KEYS.search(text)):
+        return f"its key {machine_key[1]} describes how this machine loaded the file. Remove the key."
     return None if suffix == ".py" else _fault_of_text(text)  # code is compared as a whole
 
 
@@ -171,8 +180,8 @@ def _fault_of_text(text: str) -> str | None:
 
     if secret := SECRETS.search(text):
         return f"it has text that looks like a secret, {secret[0][:6]}... Remove and revoke the secret."
-    if found := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
-        return f"it has a path of a machine, {found[0]!r}. Remove the path."
+    if path := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
+        return f"it has a path of a machine, {path[0]!r}. Remove the path."
     return None
 
 
@@ -184,43 +193,67 @@ def _fault_of_bytes(file: Path) -> str | None:
         return "it is a pickle, an archive or a library under another name. Remove it."
     if file.suffix.lower() == ".png" and not content.startswith(b"\x89PNG"):
         return "it is not a PNG picture. Remove it."
-    if found := HOME_PATH.search(content):
-        return f"it has a path of a machine, {found[0][:60].decode(errors='replace')!r}. Save the file without it."
+    if home_path := HOME_PATH.search(content):
+        path = home_path[0][:60].decode(errors="replace")
+        return f"it has a path of a machine, {path!r}. Save the file without it."
     return None
 
 
 def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     """Code: that of modeling/ alone, all that configurations reach, and a class for every Auto class."""
-    from transformers.dynamic_module_utils import get_relative_import_files
-
-    from crosslingual_zoo.hub_cards.sentence_transformer import MODULES
-    from crosslingual_zoo.modeling import MODEL_TYPES
-    from crosslingual_zoo.modeling.checkpoints import installed_class
-
-    ours = REPOSITORY / "modeling"
     for path in files:
-        is_ours = (ours / path).is_file() and (folder / path).read_bytes() == (ours / path).read_bytes()
-        if path.lower().endswith(".py") and not is_ours:
+        if path.lower().endswith(".py") and not _is_our_code(folder, path):
             yield Problem(path, "it differs from the code of modeling/, or is not of it. Copy it, or remove it.")
     for path in files:
-        for target in _code_targets(_read_json(folder / path)) if path.endswith(".json") else ():
-            module = f"{target.split('.')[0]}.py"
-            imported = get_relative_import_files(str(ours / module)) if (ours / module).is_file() else ()
-            if lacking := {module, *(Path(file).name for file in imported)}.difference(files):
-                yield Problem(path, f"it names {target}, and {min(lacking)} is missing. Save the model again.")
+        if path.endswith(".json"):
+            yield from _missing_code(folder, path, files)
     config = _read_json(folder / "config.json")
-    kind, own = config.get("model_type"), config.get("auto_map")
-    own, full = own if isinstance(own, dict) else {}, {}
-    if kind in MODEL_TYPES:
-        full = installed_class(kind, "AutoConfig")().auto_map
-    if lacking := [name for name, target in full.items() if own.get(name) != target]:
-        yield Problem("config.json", f"its auto_map lacks {lacking[0]}: {full[lacking[0]]}. Save the model again.")
-    modules = _read_json(folder / "modules.json") if "modules.json" in files else []
-    if not isinstance(modules, list) or {module.get("type") for module in modules} - set(MODULES.values()):
+    auto_map = config.get("auto_map")
+    if not isinstance(auto_map, dict):
+        auto_map = {}
+    for name, target in _full_auto_map(config.get("model_type")).items():
+        if auto_map.get(name) != target:
+            yield Problem("config.json", f"its auto_map lacks {name}: {target}. Save the model again.")
+            break
+    if "modules.json" in files and not _are_our_modules(_read_json(folder / "modules.json")):
         yield Problem(
             "modules.json",
             "crosslingual_zoo.hub_cards.sentence_transformer does not write such modules. Use that command.",
         )
+
+
+def _is_our_code(folder: Path, path: str) -> bool:
+    ours = OUR_CODE / path
+    return ours.is_file() and (folder / path).read_bytes() == ours.read_bytes()
+
+
+def _missing_code(folder: Path, path: str, files: list[str]) -> Iterator[Problem]:
+    """The code that a JSON file of the folder names, and the modules that this code imports."""
+    from transformers.dynamic_module_utils import get_relative_import_files
+
+    for target in _code_targets(_read_json(folder / path)):
+        module = f"{target.split('.')[0]}.py"
+        modules = {module}
+        if (OUR_CODE / module).is_file():
+            modules.update(Path(file).name for file in get_relative_import_files(str(OUR_CODE / module)))
+        missing = modules.difference(files)
+        if missing:
+            yield Problem(path, f"it names {target}, and {min(missing)} is missing. Save the model again.")
+
+
+def _full_auto_map(model_type: Any) -> dict[str, str]:
+    """The Auto classes of a model type of the zoo; empty for others."""
+    from crosslingual_zoo.modeling import MODEL_TYPES
+    from crosslingual_zoo.modeling.checkpoints import installed_class
+
+    return installed_class(model_type, "AutoConfig")().auto_map if model_type in MODEL_TYPES else {}
+
+
+def _are_our_modules(modules: Any) -> bool:
+    """Whether a modules.json names modules that sentence_transformer.py writes, and no others."""
+    from crosslingual_zoo.hub_cards.sentence_transformer import MODULES
+
+    return isinstance(modules, list) and {module.get("type") for module in modules} <= set(MODULES.values())
 
 
 def _code_targets(value: Any) -> Iterator[str]:
@@ -258,10 +291,14 @@ def _card(folder: Path) -> Iterator[Problem]:
         if not re.search(rf"^#+ +{section}", card.text, re.MULTILINE):
             yield Problem("README.md", f'it has no section "{section}". Write it with {WRITE_CARD}.')
     for link in re.findall(r"\]\(([^)\s#]+)", card.text):
-        inside = (folder / link).resolve().is_relative_to(folder.resolve())
-        if not re.match(r"[a-z]+:", link) and not (inside and (folder / link).exists()):
-            what = f"it links to {link}, which is not in the folder. Remove the link, or add the file."
-            yield Problem("README.md", what)
+        if not re.match(r"[a-z]+:", link) and not _is_inside(folder, link):
+            fault = f"it links to {link}, which is not in the folder. Remove the link, or add the file."
+            yield Problem("README.md", fault)
+
+
+def _is_inside(folder: Path, link: str) -> bool:
+    target = folder / link
+    return target.exists() and target.resolve().is_relative_to(folder.resolve())
 
 
 def _fingerprint(folder: Path) -> str:
@@ -275,7 +312,8 @@ def _fingerprint(folder: Path) -> str:
 def _load(folder: Path) -> list[Problem]:
     """What `fresh_load.py` finds, from a copy in another place, with an empty cache and without network."""
     with tempfile.TemporaryDirectory(prefix="hub_cards_") as elsewhere:
-        copy, home = Path(elsewhere, "a copy", "model"), Path(elsewhere, "home")
+        copy = Path(elsewhere, "a copy", "model")
+        home = Path(elsewhere, "home")
         home.mkdir()
         # links: weights may be large, and are only read
         ignored = shutil.ignore_patterns(*CACHES)
@@ -283,12 +321,14 @@ def _load(folder: Path) -> list[Problem]:
         settings = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "PYTHONPATH")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
         environment |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-P", str(Path(__file__).with_name("fresh_load.py")), str(copy)]
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return [Problem("config.json", f"a fresh process could not load the folder: {last}")]
-    return [Problem("config.json", what) for what in json.loads(done.stdout.splitlines()[-1])]
+        program = Path(__file__).with_name("fresh_load.py")
+        command = [sys.executable, "-P", str(program), str(copy)]
+        process = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, errors="replace")
+    if process.returncode:
+        errors = process.stderr.strip().splitlines() or [f"status {process.returncode}"]
+        return [Problem("config.json", f"a fresh process could not load the folder: {errors[-1]}")]
+    last_line = process.stdout.splitlines()[-1]
+    return [Problem("config.json", fault) for fault in json.loads(last_line)]
 
 
 def _read_json(file: Path) -> Any:

@@ -4,6 +4,7 @@ Unknown values are left out.
 """
 
 import re
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +31,49 @@ LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 
 def card_data(folder: Path, record: Record) -> ModelCardData:
     """The metadata at the head of the card of a model folder."""
-    config, head, base = record.config, head_of(record.config), record.base_model or start_of(record)
-    tuned = [name for content in record.own for name in [*trained_in(content), *content.names]]
-    tags = [config["model_type"], "cross-lingual"]
-    tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) and not head else []
-    tags += ["sentence-transformers"] if (folder / "modules.json").is_file() else []
+    start = record.base_model or start_of(record)
+    base = start if hub_id(start) else None
+    is_finetune = base and head_of(record.config)
+    eval_results: list[EvalResult] = []
+    for content in record.results:
+        eval_results += _index_entries(reported(content))
     return ModelCardData(
         model_name=record.name,
-        language=_codes([code for name in tuned for code in languages_in(name)]) or languages_of(record) or None,
+        language=_task_languages(record) or languages_of(record) or None,
         license=record.license,
         library_name="transformers",
-        tags=tags,
-        base_model=base if hub_id(base) else None,
-        base_model_relation="finetune" if head and hub_id(base) else None,
+        tags=_tags(folder, record.config),
+        base_model=base,
+        base_model_relation="finetune" if is_finetune else None,
         pipeline_tag=pipeline_of(record),
-        datasets=[path for path in learned_data(record) if hub_id(path)] or None,
+        datasets=list(filter(hub_id, learned_data(record))) or None,
         metrics=list(dict.fromkeys(content.metric for content in record.results)) or None,
-        eval_results=[entry for content in record.results for entry in _index_entries(reported(content))] or None,
+        eval_results=eval_results or None,
     )
+
+
+def _task_languages(record: Record) -> list[str]:
+    """ISO 639 codes of the languages that a fine-tuned model was trained and scored in."""
+    names = [name for content in record.own for name in [*trained_in(content), *content.names]]
+    return _codes([code for name in names for code in languages_in(name)])
+
+
+def _tags(folder: Path, config: dict[str, Any]) -> list[str]:
+    tags = [config["model_type"], "cross-lingual"]
+    if "word-alignment" in config.get("custom_pipelines", {}) and not head_of(config):
+        tags.append("word-alignment")
+    if (folder / "modules.json").is_file():
+        tags.append("sentence-transformers")
+    return tags
 
 
 def pipeline_of(record: Record) -> str:
     """The Hub's name for what the model does. Masked words are named if it is known that the model has learned them."""
     if head := head_of(record.config):
         return FINE_TUNED[head]
-    is_masked_lm = saved_class(record.config).endswith(LM_HEADS)
-    return "fill-mask" if is_masked_lm and predicts_masked_words(record) else "feature-extraction"
+    if saved_class(record.config).endswith(LM_HEADS) and predicts_masked_words(record):
+        return "fill-mask"
+    return "feature-extraction"
 
 
 def predicts_masked_words(record: Record) -> bool | None:
@@ -68,9 +86,13 @@ def predicts_masked_words(record: Record) -> bool | None:
 
 def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
     """Held-out loss of masked words and entropy of single tokens of the same text, in nats, of each corpus."""
-    entropies = {key.partition("/")[2]: value for key, value in record.held_out.items() if key.startswith("unigram_")}
-    names = [name for name in entropies if name.startswith(MASKED)]
-    return {name.partition("/")[2]: (record.held_out[f"held_out/{name}"], entropies[name]) for name in names}
+    losses = {}
+    for key, entropy in record.held_out.items():
+        kind, _, name = key.partition("/")
+        if kind.startswith("unigram_") and name.startswith(MASKED):
+            corpus = name.partition("/")[2]
+            losses[corpus] = (record.held_out[f"held_out/{name}"], entropy)
+    return losses
 
 
 def reported(content: Results) -> Results:
@@ -82,8 +104,9 @@ def reported(content: Results) -> Results:
 
 def languages_of(record: Record) -> list[str]:
     """ISO 639 codes of the languages that the model learned from, in their order; not those of evaluation alone."""
-    tuned = [code for content in record.own for name in trained_in(content) for code in languages_in(name)]
-    return _codes([*tuned, *pretrained_in(record)])
+    names = [name for content in record.own for name in trained_in(content)]
+    codes = [code for name in names for code in languages_in(name)]
+    return _codes([*codes, *pretrained_in(record)])
 
 
 def pretrained_in(record: Record) -> list[str]:
@@ -107,62 +130,77 @@ def head_of(config: dict[str, Any]) -> str:
     return next((head for head in FINE_TUNED if saved_class(config).endswith(head)), "")
 
 
+def counted(items: Sized, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
+
+
 def _codes(names: list[str]) -> list[str]:
-    plain = [re.split("[-_]", name)[0] for name in names]  # without script or region: pt-BR, zh_Hant
-    return list(dict.fromkeys(code for code in plain if LANGUAGE.fullmatch(code)))
+    """The names that are codes of languages, each once, without script or region: pt of pt-BR, zh of zh_Hant."""
+    codes = [re.split("[-_]", name)[0] for name in names]
+    return list(dict.fromkeys(filter(LANGUAGE.fullmatch, codes)))
 
 
 def languages_in(name: str) -> list[str]:
     """The languages of a pair, such as de-en; a language by itself. A region in small letters (pt-br) makes a pair."""
-    return name.split("-") if re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", name) else [name]
+    is_pair = re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", name)
+    return name.split("-") if is_pair else [name]
 
 
 def learned_corpora(record: Record) -> list[dict[str, Any]]:
     """The corpora of run.json that an objective of some phase reads; others were only measured on."""
-    phases = [(name, phase) for phase in record.recipe.get("phases", []) for name in phase["objectives"]]
+    return [corpus for corpus in record.run.get("corpora", []) if _is_learned(corpus, record.recipe.get("phases", []))]
 
-    def is_read(corpus: dict[str, Any]) -> bool:
-        is_text = len(corpus["languages"]) == 1
-        return any(
-            (OBJECTIVES[objective].text == "monolingual") == is_text
-            and is_selected(corpus["name"], phase.get("corpora") or ["*"])
-            for objective, phase in phases
-        )
 
-    return [corpus for corpus in record.run.get("corpora", []) if is_read(corpus)]
+def _is_learned(corpus: dict[str, Any], phases: list[dict[str, Any]]) -> bool:
+    is_text = len(corpus["languages"]) == 1
+    for phase in phases:
+        reads_text = [OBJECTIVES[name].text == "monolingual" for name in phase["objectives"]]
+        if is_text in reads_text and is_selected(corpus["name"], phase.get("corpora") or ["*"]):
+            return True
+    return False
 
 
 def learned_data(record: Record) -> list[str]:
     """The paths of all data that the weights learned from."""
     tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
-    tables += [table for content in record.own for table in content["protocol"]["training_data"]]
+    for content in record.own:
+        tables += content["protocol"]["training_data"]
     return list(dict.fromkeys(table["path"] for table in tables))
 
 
 def start_of(record: Record) -> str:
     """The checkpoint that the weights started from, as the recipe names it, without a revision; empty if random or
     unknown. Of a fine-tuned model, what it was fine-tuned from. A folder that could be a Hub id begins with `./`."""
-    return _marked(record.own[0]["model"]["folder"], record.own[0]["model"]) if record.own else start_of_run(record)
+    if not record.own:
+        return start_of_run(record)
+    model = record.own[0]["model"]
+    return _marked(model["folder"], model)
 
 
 def start_of_run(record: Record) -> str:
     """The same of the pre-training run, which may be that of the base."""
     model = record.recipe.get("model", {})
     source = model.get("meta_pretrained") or {}
-    path = None if source.get("initialize") == "none" else source.get("path")  # the baseline takes its shape alone
-    return _marked(model.get("start_from") or path or "", record.run.get("meta_pretrained") or {})
+    start = model.get("start_from")
+    if not start and source.get("initialize") != "none":  # with `none`, the baseline takes its shape alone
+        start = source.get("path")
+    return _marked(start or "", record.run.get("meta_pretrained") or {})
 
 
 def _marked(name: str, facts: dict[str, Any]) -> str:
     """A model without its revision; `./` before a folder, which the run's facts tell by their fingerprint."""
-    is_folder = str(facts.get("fingerprint")).startswith("sha256:") and hub_id(name)
-    return f"./{name}" if is_folder else split_revision(name)[0]
+    is_folder = str(facts.get("fingerprint")).startswith("sha256:")
+    if is_folder and hub_id(name):
+        return f"./{name}"
+    return split_revision(name)[0]
 
 
 def plain_name(path: str) -> str:
     """A data set or model as a card names it: without `./`, `.../` and a mirror's `local/`, and without `/model`."""
-    bare = re.sub(r"^(\.+|local)/", "", path)
-    return path if hub_id(path) else bare.removesuffix("/model")
+    if hub_id(path):
+        return path
+    return re.sub(r"^(\.+|local)/", "", path).removesuffix("/model")
 
 
 def _index_entries(content: Results) -> list[EvalResult]:
@@ -170,15 +208,13 @@ def _index_entries(content: Results) -> list[EvalResult]:
 
     The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
     """
-    tables = {code: table for table in content["protocol"]["evaluation_data"] for code in table["languages"]}
-    first = tables[content.names[0]]
-    is_one = all(tables[name]["config"] == first["config"] for name in content.names)
-    tables["average"] = {**first, "config": first["config"] if is_one else None}
-    several = {"average": content.average} if content.names[1:] else {}
-    protocol, seeds = content["protocol"], f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"
-    differs = f" ({', '.join(protocol['differs'])})" if protocol.get("differs") else ""
-    is_of_layer = "layer" in protocol
-    how = "{method} at layer {layer}".format(**protocol) if is_of_layer else content.setting.replace("_", "-")
+    protocol = content["protocol"]
+    tables = {code: table for table in protocol["evaluation_data"] for code in table["languages"]}
+    summaries = content.languages
+    if len(content.names) > 1:
+        summaries["average"] = content.average
+        tables["average"] = _common_table([tables[name] for name in content.names])
+    how = _how_scored(content)
     return [
         EvalResult(
             task_type=KINDS[content["kind"]].task_type,
@@ -187,8 +223,26 @@ def _index_entries(content: Results) -> list[EvalResult]:
             dataset_config=tables[language]["config"],
             dataset_split=tables[language]["split"],
             metric_type=content.metric,
-            metric_name=f"{content.metric}, {language}, {how}{differs}, {seeds}",
-            metric_value=round(entry["mean"], 2),
+            metric_name=f"{content.metric}, {language}, {how}",
+            metric_value=round(summary["mean"], 2),
         )
-        for language, entry in {**content.languages, **several}.items()
+        for language, summary in summaries.items()
     ]
+
+
+def _common_table(tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first table, without its configuration where the others have another."""
+    configs = [table["config"] for table in tables]
+    is_same = configs.count(configs[0]) == len(configs)
+    return {**tables[0], "config": configs[0] if is_same else None}
+
+
+def _how_scored(content: Results) -> str:
+    """Method and layer, or the setting; what differs from the protocol; the number of seeds."""
+    protocol = content["protocol"]
+    how = content.setting.replace("_", "-")
+    if "layer" in protocol:
+        how = f"{protocol['method']} at layer {protocol['layer']}"
+    if protocol.get("differs"):
+        how += f" ({', '.join(protocol['differs'])})"
+    return f"{how}, {counted(content['seeds'], 'seed')}"

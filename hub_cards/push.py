@@ -60,14 +60,18 @@ def push(
     if is_model:
         print(f"Checking {folder}: a fresh process loads it and runs its code.", flush=True)
     if problems := check_folder(folder):
-        raise ValueError("\n- ".join([f"{folder} cannot be pushed:", *(f"{of.file}: {of.what}" for of in problems)]))
+        lines = [f"{problem.file}: {problem.what}" for problem in problems]
+        raise ValueError("\n- ".join([f"{folder} cannot be pushed:", *lines]))
     card = _text(folder / CARD)
     if not re.search(rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)", card):
         raise ValueError(f"{folder / CARD} does not name {repo}. Write it with zoo-card --repo {repo}")
     files = files_of(folder)
+    total = 0
     for path in files:
-        print(f"{(folder / path).stat().st_size:>14,}  {path}")
-    print(f"{sum((folder / path).stat().st_size for path in files):>14,}  bytes in {len(files)} files")
+        size = (folder / path).stat().st_size
+        total += size
+        print(f"{size:>14,}  {path}")
+    print(f"{total:>14,}  bytes in {len(files)} files")
     if dry_run:
         print("Dry run: nothing was sent.")
         return None
@@ -77,24 +81,28 @@ def push(
         info = api.model_info(repo)
         if private and not info.private:
             raise ValueError(f"{repo} is public. Make it private on the Hub, or leave --private out.")
-        there = api.list_repo_files(repo, revision=info.sha)
-        theirs = _text(Path(api.hf_hub_download(repo, CARD, revision=info.sha))) if CARD in there else card
-        if theirs != card and not as_written(theirs) and not overwrite_card:
-            raise ValueError(f"{CARD} of {repo} was edited on the Hub. Copy the edits here, or add --overwrite-card.")
-        operations = [CommitOperationAdd(path, folder / path) for path in files]
-        operations += [CommitOperationDelete(path) for path in set(there) - set(files) if WEIGHTS.fullmatch(path)]
+        hub_files = api.list_repo_files(repo, revision=info.sha)
+        if CARD in hub_files and not overwrite_card:
+            hub_card = _text(Path(api.hf_hub_download(repo, CARD, revision=info.sha)))
+            if hub_card != card and not as_written(hub_card):
+                raise ValueError(
+                    f"{CARD} of {repo} was edited on the Hub. Copy the edits here, or add --overwrite-card."
+                )
+        additions = [CommitOperationAdd(path, folder / path) for path in files]
+        outdated = [path for path in hub_files if path not in files and WEIGHTS.fullmatch(path)]
+        deletions = [CommitOperationDelete(path) for path in outdated]
         message = "Upload with hub_cards.push"
-        made = api.create_commit(repo, operations, commit_message=message, parent_commit=info.sha)
+        commit = api.create_commit(repo, [*additions, *deletions], commit_message=message, parent_commit=info.sha)
     except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError of a large file that did not arrive
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise ValueError(f"{repo}: {reason} Fix this, then run the same command again.") from error
-    print(f"{api.endpoint}/{repo} has the folder at commit {made.oid}.")
+    print(f"{api.endpoint}/{repo} has the folder at commit {commit.oid}.")
     if not is_model:
-        print(f"word-align --adapter {repo}@{made.oid} --model ...")
-        return made.oid
+        print(f"word-align --adapter {repo}@{commit.oid} --model ...")
+        return commit.oid
     trust = ", trust_remote_code=True" if has_code(folder) else ""
-    print(f'AutoModel.from_pretrained("{repo}", revision="{made.oid}"{trust})')
-    return made.oid
+    print(f'AutoModel.from_pretrained("{repo}", revision="{commit.oid}"{trust})')
+    return commit.oid
 
 
 def _text(file: Path) -> str:
@@ -110,9 +118,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check the folder and list its files, without the Hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.add_argument("--overwrite-card", action="store_true", help="replace a card that was edited on the Hub")
-    given = vars(parser.parse_args(argv))
+    options = vars(parser.parse_args(argv))
     with user_errors("run the same command again to continue"):
-        push(given.pop("model"), **given)
+        push(options.pop("model"), **options)
 
 
 if __name__ == "__main__":

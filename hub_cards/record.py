@@ -50,7 +50,15 @@ class Record:
     curves: Path | None = None  # where the run has its plot of losses
 
 
-def read_record(folder: Path, results: Iterable[str | Path], name: str | None, **given: Any) -> Record:
+def read_record(
+    folder: Path,
+    results: Iterable[str | Path],
+    name: str | None,
+    repo: str | None,
+    license: str | None,
+    base_model: str | None,
+    base_note: str | None,
+) -> Record:
     """The record of a model folder; paths of this machine are cut to their last part.
 
     The pre-training run is the folder above the model, or above the base of a fine-tuned model, if that is still in its
@@ -60,47 +68,77 @@ def read_record(folder: Path, results: Iterable[str | Path], name: str | None, *
     """
     from crosslingual_zoo.modeling.checkpoints import load_config
 
-    weights, place = folder_fingerprint(folder), folder.resolve().parent
+    weights = folder_fingerprint(folder)
     parameters = count_parameters(folder)
     load_config(str(folder))  # raises for a damaged one
-    own_file = place.parent / "results.json"
-    is_tuned = re.fullmatch(r"seed-\d+", place.name) is not None and own_file.is_file()
-    found, licenses = _read_results([*results, *([own_file] if is_tuned else [])]), {}
-    for file, content in found.items():
+    paths = [*results]
+    seed_folder = folder.resolve().parent
+    own_file = seed_folder.parent / "results.json"
+    is_tuned = re.fullmatch(r"seed-\d+", seed_folder.name) is not None and own_file.is_file()
+    if is_tuned:
+        paths.append(own_file)
+    contents = _read_results(paths)
+    for file, content in contents.items():
         measured = content["model"]["fingerprint"]
         if file != own_file and weights != measured:
             raise ValueError(
                 f"{file} is of the weights {measured[:19]}, not {weights[:19]} of {folder}. Score it again."
             )
+    pretrained = folder.resolve()
+    if is_tuned and _is_in_place(contents[own_file]["model"]):
+        pretrained = Path(contents[own_file]["model"]["folder"])
+    pretraining = _pretraining(pretrained)
+    licenses = pretraining.pop("licenses", {})
+    for file in contents:
         licenses |= _recipe(file.parent).get("licenses") or {}
-    made = folder.resolve()
+    cards_results = {file: Results(forget_paths(content)) for file, content in contents.items()}
+    tuning: dict[str, Any] = {}
     if is_tuned:
-        base = Path(found[own_file]["model"]["folder"])
-        is_there = (base / "config.json").is_file()
-        made = base if is_there and folder_fingerprint(base) == found[own_file]["model"]["fingerprint"] else made
-    known: dict[str, Any] = {}
-    if made.name == "model" and "phases" in (recipe := _recipe(made.parent)):
-        known = {"recipe": forget_paths(recipe), "run": forget_paths(read_json(made.parent / "run.json", {}))}
-        plot = made.parent / "curves.png"
-        known |= {"held_out": _held_out(made.parent), "curves": plot if plot.is_file() else None}
-        licenses = (recipe.get("licenses") or {}) | licenses
-    contents = {file: Results(forget_paths(content)) for file, content in found.items()}
-    own = [contents[own_file]] if is_tuned else []
-    rows = [row for content in own for row in example_rows(place / "predictions", content.names)]
-    without_paths = [row for row in rows if forget_paths(row) == row]
+        own_results = cards_results[own_file]
+        rows = example_rows(seed_folder / "predictions", own_results.names)
+        tuning = {
+            "own": [own_results],
+            "rows": [row for row in rows if forget_paths(row) == row],
+            "seed": seed_folder.name.removeprefix("seed-"),
+        }
     return Record(
         config=read_json(folder / "config.json"),
         parameters=parameters,
-        name=given.get("repo") or name or run_name(folder),
+        name=repo or name or run_name(folder),
         weights=weights,
-        results=list(contents.values()),
-        own=own,
-        rows=without_paths,
-        seed=place.name.removeprefix("seed-") if is_tuned else None,
+        repo=repo,
+        results=list(cards_results.values()),
         licenses=forget_paths(licenses),
-        **known,
-        **given,
+        base_model=base_model,
+        base_note=base_note,
+        license=license,
+        **pretraining,
+        **tuning,
     )
+
+
+def _is_in_place(model: dict[str, Any]) -> bool:
+    """Whether the folder of a model, as results name it, still has these weights."""
+    folder = Path(model["folder"])
+    return (folder / "config.json").is_file() and folder_fingerprint(folder) == model["fingerprint"]
+
+
+def _pretraining(model: Path) -> dict[str, Any]:
+    """The fields of Record that a model's pre-training run gives; none where the folder above the model is no run."""
+    run_folder = model.parent
+    recipe = _recipe(run_folder) if model.name == "model" else {}
+    if "phases" not in recipe:
+        return {}
+    fields = {
+        "recipe": forget_paths(recipe),
+        "run": forget_paths(read_json(run_folder / "run.json", {})),
+        "held_out": _held_out(run_folder),
+        "licenses": recipe.get("licenses") or {},
+    }
+    plot = run_folder / "curves.png"
+    if plot.is_file():
+        fields["curves"] = plot
+    return fields
 
 
 def has_code(folder: Path) -> bool:
@@ -120,9 +158,13 @@ def forget_paths(value: Any) -> Any:
 
     def last_part(match: re.Match) -> str:
         bare = match[0].rstrip(".:!?")
+        ending = match[0][len(bare) :]
         parts = bare.removeprefix("file://").rstrip("/").split("/")[1:]
-        named = [place for place, part in enumerate(parts) if not NAMELESS.fullmatch(part)]
-        return f".../{'/'.join(parts[named[-1] if named else -1 :])}{match[0][len(bare) :]}"
+        start = len(parts) - 1
+        for position, part in enumerate(parts):
+            if not NAMELESS.fullmatch(part):
+                start = position
+        return f".../{'/'.join(parts[start:])}{ending}"
 
     return json.loads(ABSOLUTE.sub(last_part, json.dumps(value, ensure_ascii=False, default=str)))
 
@@ -140,15 +182,20 @@ def count_parameters(folder: Path) -> int:
 
 def _read_results(paths: Iterable[str | Path]) -> dict[Path, Results]:
     """The results.json of each path: a file, the folder of a run, or that of a suite with a folder for each task."""
-    found: dict[Path, Results] = {}
+    results: dict[Path, Results] = {}
     for path in map(Path, paths):
-        files = [path / "results.json", *sorted(path.glob("*/results.json"))] if path.is_dir() else [path]
-        contents = {file.resolve(): load_results(file) for file in files if file.is_file()}
-        contents = {file: content for file, content in contents.items() if isinstance(content, Results)}
-        if not contents:
+        files = [path]
+        if path.is_dir():
+            files = [path / "results.json", *sorted(path.glob("*/results.json"))]
+        has_results = False
+        for file in filter(Path.is_file, files):
+            content = load_results(file)
+            if isinstance(content, Results):
+                results[file.resolve()] = content
+                has_results = True
+        if not has_results:
             raise ValueError(f"{path} holds no results of finetuning/run.py. Relative paths start at {Path.cwd()}.")
-        found |= contents
-    return found
+    return results
 
 
 def _recipe(run_folder: Path) -> dict[str, Any]:
@@ -158,5 +205,10 @@ def _recipe(run_folder: Path) -> dict[str, Any]:
 
 def _held_out(run_folder: Path) -> dict[str, float]:
     file = run_folder / "events.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    return next((json.loads(line) for line in reversed(lines) if '"held_out/' in line and line.endswith("}")), {})
+    if not file.is_file():
+        return {}
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for line in reversed(lines):
+        if '"held_out/' in line and line.endswith("}"):
+            return json.loads(line)
+    return {}

@@ -38,11 +38,13 @@ def write_modules(
     Raises ValueError, before anything is written, for invalid values and, without `overwrite`, for existing modules.
     """
     from crosslingual_zoo.finetuning.models import describe_model
+    from crosslingual_zoo.modeling.layer_states import default_layer
 
     folder = Path(model_dir)
     _, config, tokenizer, _ = describe_model(str(folder), max_length=None, trust_remote_code=trust_remote_code)
     pooling = pooling or RetrievalRecipe().pooling
-    layer = default_layer(config.num_hidden_layers) if layer is None else layer
+    if layer is None:
+        layer = default_layer(config.num_hidden_layers)
     if not 0 <= layer <= config.num_hidden_layers:
         raise ValueError(f"layer is {layer}. Give 0 (the embeddings) to {config.num_hidden_layers}.")
     if (folder / "modules.json").exists() and not overwrite:
@@ -53,22 +55,23 @@ def write_modules(
     return layer, pooling
 
 
-def default_layer(depth: int) -> int:
-    """The layer of the retrieval task where a recipe names none."""
-    from crosslingual_zoo.finetuning.tasks.vectors.base import reported_layer
-
-    return reported_layer(RetrievalRecipe().layer, RetrievalRecipe().layers, depth)[0]
-
-
 def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[str, Any]:
     """Returns the content of the files by name; a file follows the files that it names."""
     from crosslingual_zoo.modeling.configuration_encoder import longest_input
 
-    states = "last_hidden_state" if layer == config.num_hidden_layers else ["hidden_states", layer]
-    left_out = dict.fromkeys(tokenizer.all_special_tokens) if pooling == "mean" else []
+    states: str | list[str | int] = ["hidden_states", layer]
+    if layer == config.num_hidden_layers:
+        states = "last_hidden_state"
+    left_out = []
+    if pooling == "mean":
+        tokens = dict.fromkeys(tokenizer.all_special_tokens)
+        left_out = [token for token in tokens if token != tokenizer.unk_token]
+    modules = []
+    for index, (path, name) in enumerate(MODULES.items()):
+        modules.append({"idx": index, "name": str(index), "path": path, "type": name})
     return {
         "1_MultiVectorMask/config.json": {
-            "skiplist_words": [token for token in left_out if token != tokenizer.unk_token],
+            "skiplist_words": left_out,
             "skiplist_tasks": ["query", "document"],  # of encode_query, and of all else
             "keep_only_token_ids": None,
         },
@@ -90,10 +93,7 @@ def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
         },
-        "modules.json": [
-            {"idx": index, "name": str(index), "path": path, "type": name}
-            for index, (path, name) in enumerate(MODULES.items())
-        ],
+        "modules.json": modules,
     }
 
 

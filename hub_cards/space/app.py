@@ -12,6 +12,7 @@ import html
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,10 @@ TASKS = {  # by the end of the class that was saved: what such a model is used f
     "ForTokenClassification": "token-classification",
     "ForMaskedLM": "fill-mask",
 }
-MAX_CHARACTERS, MAX_SENTENCES, MAX_MASKS, MAX_TOP = 4000, 200, 20, 20
+MAX_CHARACTERS = 4000
+MAX_SENTENCES = 200
+MAX_MASKS = 20
+MAX_TOP = 20
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
 TOY_PARAMETERS = 10_000_000  # below: the vocabulary of a real encoder of many languages alone has more
 COLORS = ("red", "green", "blue", "yellow", "purple", "teal", "orange", "cyan", "lime", "pink")
@@ -59,7 +63,7 @@ PAIRS = [
     ["It will rain tomorrow.", "Kesho mvua itanyesha."],
 ]
 MASKED = ["The children are reading a <mask> in the garden.", "Die Kinder lesen ein <mask>.", "孩子们在看<mask>。"]
-POOL = "\n".join(dict.fromkeys(text for pair in PAIRS for text in pair[::-1]))
+POOL = "\n".join(dict.fromkeys(text for source, target in PAIRS for text in (target, source)))
 
 
 @dataclass
@@ -82,11 +86,14 @@ class Model:
     @property
     def facts(self) -> str:
         """What was loaded, in a line of Markdown, and whether it is a toy."""
-        config, parameters = self.states.model.config, sum(weight.numel() for weight in self.whole.parameters())
+        config = self.states.model.config
+        parameters = sum(weight.numel() for weight in self.whole.parameters())
+        head = self.task.replace("-", " ") or "no head"
         line = f"**{config.model_type}** · {parameters / 1e6:,.1f}M parameters · {config.num_hidden_layers} layers"
-        line += f" · reads {self.positions:,} tokens · {self.task.replace('-', ' ') or 'no head'}"
-        toy = "\n\n**This is a toy model, far too small for any language. Its answers mean little.**"
-        return line + toy * (parameters < TOY_PARAMETERS)
+        line += f" · reads {self.positions:,} tokens · {head}"
+        if parameters < TOY_PARAMETERS:
+            line += "\n\n**This is a toy model, far too small for any language. Its answers mean little.**"
+        return line
 
 
 @functools.lru_cache(maxsize=3)
@@ -94,35 +101,56 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
     """Loads a folder or Hub id, on the CPU. Raises ValueError or OSError for what is no text encoder, cannot be read,
     lacks weights of its encoder or has others than finite ones, or needs its own code."""
     source = download_pinned(name)
-    config, tokenizer = load_config(source, trust_remote_code), load_tokenizer(source, trust_remote_code)
-    saved = (config.architectures or [""])[0]
-    fills = "AutoModelForMaskedLM" in (getattr(config, "auto_map", None) or {})  # whichever class was saved
-    suffix = next((end for end in TASKS if saved.endswith(end)), "ForMaskedLM" * fills)
-    kind = getattr(transformers, f"AutoModel{suffix}")
+    config = load_config(source, trust_remote_code)
+    tokenizer = load_tokenizer(source, trust_remote_code)
+    suffix = saved_suffix(config)
+    auto_class = getattr(transformers, f"AutoModel{suffix}")
     report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    model, found = load_auto_model(kind, source, trust_remote_code, dtype=torch.float32, **report)
-    base = model.eval().base_model
-    missing = [key for key in fresh_weights(model, found, name, is_whole=base is model) if not POOLER.search(key)]
+    model, info = load_auto_model(auto_class, source, trust_remote_code, dtype=torch.float32, **report)
+    is_encoder = model.eval().base_model is model
+    fresh = fresh_weights(model, info, name, is_whole=is_encoder)
+    is_whole = all(POOLER.search(key) for key in fresh)
     check_finite(model, name)
     states = LayerStates(model)
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"{name}: the tokenizer has {len(tokenizer):,} tokens, the model {config.vocab_size:,}.")
-    # a plug-in head reads translations too, which the page does not ask for
-    task = TASKS.get(suffix, "") if not missing and not getattr(config, "plug_in", False) else ""
-    task = "" if task == "fill-mask" and tokenizer.mask_token_id is None else task
-    given = {"model": states.model, "tokenizer": tokenizer, "device": "cpu"}
-    aligner = transformers.pipeline("word-alignment", pipeline_class=WordAlignmentPipeline, **given)
+    task = TASKS.get(suffix, "")
+    is_plug_in = getattr(
+        config, "plug_in", False
+    )  # such a head reads translations too, which the page does not ask for
+    lacks_mask = task == "fill-mask" and tokenizer.mask_token_id is None
+    if not is_whole or is_plug_in or lacks_mask:
+        task = ""
+    aligner = transformers.pipeline(
+        "word-alignment",
+        pipeline_class=WordAlignmentPipeline,
+        model=states.model,
+        tokenizer=tokenizer,
+        device="cpu",
+    )
     positions = min(states.longest_input or sys.maxsize, tokenizer.model_max_length)  # 1e30 where it has no limit
     return Model(tokenizer, states, model, task, aligner, positions)
 
 
-def checked(what: str, text: Any, longest: int = MAX_CHARACTERS) -> str:
+def saved_suffix(config: Any) -> str:
+    """The end of the class that was saved, of TASKS; that of masked LM where a folder's code has one; else empty."""
+    saved = (config.architectures or [""])[0]
+    for suffix in TASKS:
+        if saved.endswith(suffix):
+            return suffix
+    auto_map = getattr(config, "auto_map", None) or {}
+    return "ForMaskedLM" if "AutoModelForMaskedLM" in auto_map else ""
+
+
+def checked(name: str, text: Any, longest: int = MAX_CHARACTERS) -> str:
     """The text without white space around it. Raises ValueError for what is empty or no text, and for a long one."""
-    text = text.encode("utf-8", "replace").decode().strip() if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        text = ""
+    text = text.encode("utf-8", "replace").decode().strip()
     if not text:
-        raise ValueError(f"{what} is empty, or no text.")
+        raise ValueError(f"{name} is empty, or no text.")
     if len(text) > longest:
-        raise ValueError(f"{what} has {len(text):,} characters: this page takes {longest:,}.")
+        raise ValueError(f"{name} has {len(text):,} characters: this page takes {longest:,}.")
     return text
 
 
@@ -140,19 +168,34 @@ def align_words(model: Model, source: str, target: str) -> tuple[list, list, lis
     Returns the words of both sentences, each with the number of its group of linked words or None, and the links:
     [word, partner, probability].
     """
-    source, target = checked("The first sentence", source), checked("The second sentence", target)
-    found = model.aligner((source, target), probabilities=True, layer=model.layer)
-    groups: list[set] = []  # (side, place) of words that links join, directly or not
-    for i, j in found["links"]:
-        joined = [group for group in groups if (0, i) in group or (1, j) in group]
-        groups = [group for group in groups if group not in joined] + [{(0, i), (1, j)}.union(*joined)]
-    number_of = {word: str(number) for number, group in enumerate(sorted(groups, key=min), start=1) for word in group}
-    first, second = (
-        [(f"{word} ", number_of.get((side, place))) for place, word in enumerate(found[name])]
-        for side, name in enumerate(("source", "target"))
-    )
-    links = zip(found["links"], found["probabilities"], strict=True)
-    return first, second, [[found["source"][i], found["target"][j], round(share, 3)] for (i, j), share in links]
+    source = checked("The first sentence", source)
+    target = checked("The second sentence", target)
+    alignment = model.aligner((source, target), probabilities=True, layer=model.layer)
+    groups = group_numbers(alignment["links"])
+    first = [(f"{word} ", groups.get(("source", position))) for position, word in enumerate(alignment["source"])]
+    second = [(f"{word} ", groups.get(("target", position))) for position, word in enumerate(alignment["target"])]
+    links = []
+    for (i, j), probability in zip(alignment["links"], alignment["probabilities"], strict=True):
+        links.append([alignment["source"][i], alignment["target"][j], round(probability, 3)])
+    return first, second, links
+
+
+def group_numbers(links: list[tuple[int, int]]) -> dict[tuple[str, int], str]:
+    """The number, from 1, of the group of each linked word (side, position): words that links join, directly or not."""
+    groups: list[set[tuple[str, int]]] = []
+    for i, j in links:
+        joined = {("source", i), ("target", j)}
+        others = []
+        for group in groups:
+            if group.isdisjoint(joined):
+                others.append(group)
+            else:
+                joined |= group
+        groups = [*others, joined]
+    numbers = {}
+    for number, group in enumerate(sorted(groups, key=min), start=1):
+        numbers |= dict.fromkeys(group, str(number))
+    return numbers
 
 
 def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
@@ -162,38 +205,44 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
     """
     if model.task != "fill-mask":
         raise ValueError("This model has no masked-LM head: try the pre-trained model that it started from.")
-    mask, text = model.tokenizer.mask_token, checked("The sentence", text)
+    tokenizer = model.tokenizer
+    text = checked("The sentence", text)
     if top not in range(1, MAX_TOP + 1):
         raise ValueError(f"{str(top)[:20]} is no number of words for a mask: give 1 to {MAX_TOP}.")
     for spelling in MASKS:
-        text = text.replace(spelling, mask)
+        text = text.replace(spelling, tokenizer.mask_token)
     inputs = encoded(model, text)
-    places = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
-    if not 0 < len(places) <= MAX_MASKS:
-        raise ValueError(f"The text has {len(places)} masks: put {mask} in place of 1 to {MAX_MASKS} words.")
+    input_ids = inputs["input_ids"][0]
+    positions = input_ids.eq(tokenizer.mask_token_id).nonzero()[:, 0]
+    if not 0 < len(positions) <= MAX_MASKS:
+        raise ValueError(
+            f"The text has {len(positions)} masks: put {tokenizer.mask_token} in place of 1 to {MAX_MASKS} words."
+        )
     with torch.inference_mode():
-        logits = model.whole(**inputs).logits[0, places].float()
+        logits = model.whole(**inputs).logits[0, positions].float()
     best = logits.softmax(-1).topk(min(int(top), logits.shape[1]))
-    filled, decode = inputs["input_ids"][0].clone(), model.tokenizer.decode
-    filled[places] = best.indices[:, 0]
-    rows = [
-        [number, decode([token]).strip() or model.tokenizer.convert_ids_to_tokens(token), round(share, 4)]
-        for number, found in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), start=1)
-        for token, share in zip(*found, strict=True)
-    ]
-    return decode(filled, skip_special_tokens=True), rows
+    filled = input_ids.clone()
+    filled[positions] = best.indices[:, 0]
+    rows = []
+    for number, (tokens, probabilities) in enumerate(zip(best.indices, best.values, strict=True), start=1):
+        for token, probability in zip(tokens.tolist(), probabilities.tolist(), strict=True):
+            word = tokenizer.decode([token]).strip() or tokenizer.convert_ids_to_tokens(token)
+            rows.append([number, word, round(probability, 4)])
+    return tokenizer.decode(filled, skip_special_tokens=True), rows
 
 
 def rank_sentences(model: Model, query: str, sentences: str) -> list:
     """[cosine with the query, sentence] of sentences, one a line, the nearest first."""
     query = checked("The sentence", query)
     lines = checked("The list of sentences", sentences, MAX_SENTENCES * (MAX_CHARACTERS + 1)).splitlines()
-    lines = list(dict.fromkeys(checked(f"{line[:20]}...", line) for line in lines if line.strip()))
+    lines = [checked(f"{line[:20]}...", line) for line in lines if line.strip()]
+    lines = list(dict.fromkeys(lines))
     if len(lines) > MAX_SENTENCES:
         raise ValueError(f"There are {len(lines)} sentences to search: give 1 to {MAX_SENTENCES}, one a line.")
     vectors = sentence_vectors(model, [query, *lines])
     cosines = torch.nn.functional.cosine_similarity(vectors[:1], vectors[1:]).tolist()
-    return sorted(([round(cosine, 3), line] for cosine, line in zip(cosines, lines, strict=True)), reverse=True)
+    rows = [[round(cosine, 3), line] for cosine, line in zip(cosines, lines, strict=True)]
+    return sorted(rows, reverse=True)
 
 
 def sentence_vectors(model: Model, texts: list[str]) -> Any:
@@ -218,17 +267,18 @@ def run_head(model: Model, text: str, second: str | None = None) -> tuple[dict[s
         raise ValueError("This model has no head that was fine-tuned for a task.")
     text = checked("The text", text)
     is_empty = second is None or (isinstance(second, str) and not second.strip())  # the API sends null for no text
-    pair = [text]
+    texts = {"text": text}
     if model.task == "text-classification" and not is_empty:
-        pair.append(checked("The second text", second))
-    encoded(model, *pair)
+        texts["text_pair"] = checked("The second text", second)
+    encoded(model, *texts.values())
     run = transformers.pipeline(model.task, model=model.whole, tokenizer=model.tokenizer, device="cpu")
     if model.task == "text-classification":
-        found = run(dict(zip(("text", "text_pair"), pair, strict=False)), top_k=None)
-        return {one["label"]: one["score"] for one in found}, None
+        scores = run(texts, top_k=None)
+        return {score["label"]: score["score"] for score in scores}, None
     # taggers learn the label of a word's first token; without spaces, as in Chinese, each token goes by itself
+    strategy = "first" if " " in text else "simple"
     with warnings.catch_warnings(action="ignore"):  # that words are found by spaces: they are
-        return None, {"text": text, "entities": run(text, aggregation_strategy="first" if " " in text else "simple")}
+        return None, {"text": text, "entities": run(text, aggregation_strategy=strategy)}
 
 
 class NoFiles:
@@ -249,10 +299,10 @@ class NoFiles:
 def make_page(models: list[str], trust_remote_code: bool) -> Any:
     """The page over the listed models; no other is loaded. The first one is loaded at once."""
 
-    def answering(function):
+    def answering(function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of a listed model's name, whose ValueError the page shows."""
 
-        def answer(name, *values):
+        def answer(name: Any, *values: Any) -> Any:
             try:
                 if name not in models:
                     raise ValueError(f"{str(name)[:80]} is not listed: only listed models are loaded.")
@@ -301,14 +351,16 @@ def make_page(models: list[str], trust_remote_code: bool) -> Any:
             parts = gr.HighlightedText(label="Labeled parts", visible=False)
 
         def describe(chosen: Model) -> tuple:
-            kinds = ("fill-mask", "classification", "text-classification", "token-classification")
-            return chosen.facts, *(gr.update(visible=chosen.task.endswith(kind)) for kind in kinds)
+            parts_of_page = ("fill-mask", "classification", "text-classification", "token-classification")
+            updates = [gr.update(visible=chosen.task.endswith(end)) for end in parts_of_page]
+            return chosen.facts, *updates
 
-        shown = [answering(describe), model, [facts, mask_tab, head_tab, labels, parts]]
-        aligned = [answering(align_words), [model, source, target], [*sides, links]]
-        for event, given in ((page.load, shown), (page.load, aligned), (model.input, shown)):
-            event(*given, api_visibility="private", **settings)
-        align.click(*aligned, api_name="align", **settings)
+        description = [answering(describe), model, [facts, mask_tab, head_tab, labels, parts]]
+        alignment = [answering(align_words), [model, source, target], [*sides, links]]
+        page.load(*description, api_visibility="private", **settings)
+        page.load(*alignment, api_visibility="private", **settings)
+        model.input(*description, api_visibility="private", **settings)
+        align.click(*alignment, api_name="align", **settings)
         fill.click(answering(fill_masks), [model, text, top], [filled, words], api_name="fill", **settings)
         find.click(answering(rank_sentences), [model, query, pool], nearest, api_name="nearest", **settings)
         run.click(answering(run_head), [model, head_text, second], [labels, parts], api_name="head", **settings)
@@ -335,8 +387,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT, else the first free one from 7860 on")
     flags = parser.parse_args(arguments)
     transformers.logging.set_verbosity(50)  # pipelines list all classes that are none of the zoo's as an error
-    named = [name.strip() for name in os.environ.get("ZOO_MODELS", "").split(",") if name.strip()]
-    models = list(dict.fromkeys(flags.model or named or metadata_load(Path(__file__).with_name("README.md"))["models"]))
+    models = flags.model or [name.strip() for name in os.environ.get("ZOO_MODELS", "").split(",") if name.strip()]
+    if not models:
+        models = metadata_load(Path(__file__).with_name("README.md"))["models"]
+    models = list(dict.fromkeys(models))
     # a page of another site that calls itself by another name for this machine is refused
     hosts = LOOPBACK if flags.host in LOOPBACK else ["*"]
     try:
