@@ -28,7 +28,7 @@ FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_example
 def product(topics, tmp_path):
     """product(*arguments): a command, with a recipe of one step whose training table names the language."""
     path = tmp_path / "recipe.yaml"
-    save_recipe(load_recipe(Recipe, None, [*topics, *FAST, "train.0.config={language}"]), path)
+    save_recipe(load_recipe(Recipe, None, [*topics, *FAST, "train.0.config='{language}'"]), path)
     return lambda *arguments: main(["--config", str(path), "--output", str(tmp_path / "out"), *arguments])
 
 
