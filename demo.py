@@ -39,44 +39,29 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> None:
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
     start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
-    run(
-        "crosslingual_zoo.pretraining.run",
-        "--config",
-        recipe,
-        f"tokenizer={tokenizer}",
-        f"output_dir={pretrained}",
-        *start,
-    )
+    run("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
-    run("crosslingual_zoo.finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
+    run("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
     alignment = folder / f"{model}-alignment"
     recipe = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
-    run("crosslingual_zoo.finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
+    run("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
     sentences, page = or_installed("sample_corpus/alignments/en-de.txt"), alignment / "page.html"
-    align = ("crosslingual_zoo.finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
+    align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run(*align, "--output", str(alignment / "en-de.links"))
     repo = ("--repo", f"owner/{model}")
     records = [str(task / "results.json") for task in (topics, alignment)]
-    run("crosslingual_zoo.hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
-    print(run("crosslingual_zoo.hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
+    run("hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
+    print(run("hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
 
 
 def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     """MetaXLM's first phase: only English, with tokens of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
-    run(
-        "crosslingual_zoo.pretraining.tools.train_tokenizer",
-        "--config",
-        recipe,
-        "--vocab_size",
-        "800",
-        "--output",
-        str(own),
-    )
-    run("crosslingual_zoo.pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
+    run("pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
+    run("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
-    print(run("crosslingual_zoo.pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", start, "--dry_run"))
+    print(run("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", start, "--dry_run"))
     return (start,)
 
 
@@ -89,13 +74,13 @@ def main() -> None:
     folder = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     tokenizer = folder / "tokenizer"
     recipe = f"pretraining/recipes/{chosen[0]}/smoke.yaml"
-    train = ("crosslingual_zoo.pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "2000")
+    train = ("pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "2000")
     run(*train, "--output", str(tokenizer))
     # two models at a time where there are two cores; the longest path first
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda model: demonstrate(model, folder, tokenizer), reversed(chosen)))
     runs = [word for model in chosen for word in ("--run", model, str(folder / f"{model}-topics"))]
-    compared = run("crosslingual_zoo.finetuning.compare", *runs, "--output", str(folder / "topics"))
+    compared = run("finetuning.compare", *runs, "--output", str(folder / "topics"))
     # models of this size are at chance in every language, as the last lines say once
     print("\n".join(line for line in compared.splitlines() if not line.startswith("warning: ")))
     shown = "xlm_align" if "xlm_align" in chosen else chosen[0]
