@@ -450,7 +450,7 @@ def limits(record: Record) -> list[str]:
 
 
 def _evaluated_languages(record: Record) -> str:
-    """The languages with scores, and those that were trained on alone."""
+    """The languages with scores, and the languages of training without scores."""
     names = [name for content in record.results for name in content.languages]
     evaluated = dict.fromkeys(code for name in names for code in metadata.languages_in(name))
     if not evaluated:

@@ -304,7 +304,7 @@ class PreTrainingOutput(ModelOutput):
     """
 
     loss: torch.Tensor | None = None
-    # the library asks for the defaults, but `forward` returns all
+    # ModelOutput needs the defaults; `forward` always returns all three fields
     loss_sum: torch.Tensor = None  # pyrefly: ignore[bad-assignment]
     token_losses: dict[str, torch.Tensor] = None  # pyrefly: ignore[bad-assignment]
     batch_rows: dict[str, torch.Tensor] = None  # pyrefly: ignore[bad-assignment]

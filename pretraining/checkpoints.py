@@ -31,7 +31,7 @@ BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
 NEEDED = ("progress.json", "optimizer.bin", "model/config.json", "model/model.safetensors")  # files of a checkpoint
-FIELDS_SHOWN = 4  # of those that have changed, in an error
+FIELDS_SHOWN = 4  # changed fields that an error lists
 # Fields that may differ on resume: they change the output of a run, and the training at most by rounding. Texts that
 # another hub_root holds have fingerprints (`check_same_data`).
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")

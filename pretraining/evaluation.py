@@ -111,7 +111,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns held-out losses in nats by objective and corpus, with unigram entropies, and the objectives' own figures.
 
-    `corpora` are those that the phase reads, `collators` its `phase_collators`. The masks are the same at every call.
+    `corpora` are the phase's corpora, `collators` its `phase_collators`. The masks are the same at every call.
     If a loss is below the unigram entropy of the same text, the model has learned more than the frequency of each
     token. The batches are divided among the processes.
     """

@@ -117,7 +117,7 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
     task = TASKS.get(suffix, "")
     is_plug_in = getattr(
         config, "plug_in", False
-    )  # such a head reads translations too, which the page does not ask for
+    )  # this head also reads translations, and the page has no field for them
     lacks_mask = task == "fill-mask" and tokenizer.mask_token_id is None
     if not is_whole or is_plug_in or lacks_mask:
         task = ""

@@ -86,7 +86,7 @@ def _log_shares(corpora: list[Corpus], alpha: float) -> None:
             logger.info("%s: sizes of %s are declared, those of the others counted", kind, ", ".join(declared))
         shares = corpus_probabilities(corpora_of_kind, alpha)
         for corpus, share in zip(corpora_of_kind, shares, strict=True):
-            numbers = corpus.counts | {"held_out": len(corpus.evaluated)}  # those that are evaluated
+            numbers = corpus.counts | {"held_out": len(corpus.evaluated)}  # examples that are evaluated
             counts = ", ".join(f"{name} {count:,}" for name, count in numbers.items() if count)
             logger.info("%s: drawn %.1f%%; %s", corpus.name, 100 * share, counts)
 

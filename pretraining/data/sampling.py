@@ -5,7 +5,7 @@ The global batch of a step is a pure function of (seed, phase, kind of text, ste
 divide it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 
 Legend: `M` examples of some steps, `B` examples of a step or micro-batch, `C` corpora. A `choice` is the corpus of an
-example, as an index into those that the objective reads.
+example, as an index into the corpora that the objective reads.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class BatchSampler:
     """The batches of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(self, key: tuple[int, int], collator: Any, corpora: dict[int, Corpus], alpha: float):
-        """`key`: (seed, index of the phase); `corpora`: those that the objective reads, by their index in the phase."""
+        """`key`: (seed, index of the phase); `corpora`: what the objective reads, by index in the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
         self.key = (*key, collator.text)
         self.batch_size = collator.batch_size

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModel
 
+from crosslingual_zoo.finetuning.align import adapt, common
 from crosslingual_zoo.finetuning.align.adapter import RANK, low_rank, save_adapter
 from crosslingual_zoo.finetuning.align.command import main
 from crosslingual_zoo.hub_cards.card import write_card
@@ -122,6 +123,10 @@ def test_save_adapter_refuses_an_unchanged_encoder(tiny_model, tmp_path):
     base = AutoModel.from_pretrained(tiny_model)
     with pytest.raises(ValueError, match="changed"):
         save_adapter(base, AutoModel.from_pretrained(tiny_model), tmp_path / "a", "owner/base")
+
+
+def test_names_that_help_needs_before_torch_are_those_of_the_aligner():
+    assert (common.DEFAULT_MODEL, adapt.ADAPTER_SETTINGS) == (DEFAULT_MODEL, ADAPTER_SETTINGS)
 
 
 def test_find_adapter():
