@@ -27,7 +27,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from crosslingual_zoo.finetuning.align.score import score
-from crosslingual_zoo.finetuning.suite import leave_out_missing
 from crosslingual_zoo.finetuning.tasks.vectors.recipe import WordAlignmentRecipe
 from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import WordAlignmentTask
 from crosslingual_zoo.modeling.checkpoints import load_tokenizer, load_whole
@@ -304,8 +303,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             draw(name, flags.output)
         return
     with user_errors():
-        recipe = load_recipe(WordAlignmentRecipe, flags.pairs[0], [*flags.pairs[1:], f"model={flags.attention}"])
-        leave_out_missing(recipe)
+        recipe = load_recipe(
+            WordAlignmentRecipe, flags.pairs[0], ["skip_missing=true", *flags.pairs[1:], f"model={flags.attention}"]
+        )
         tokenizer = load_tokenizer(flags.attention)
         # the other implementations give no weights
         model = load_whole(AutoModel, flags.attention, flags.attention, attn_implementation="eager")

@@ -263,8 +263,10 @@ def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]
                 for row in results["scores"]:
                     if row["metric"] in SHOWN and row["split"] != "dev":
                         yield row | task
-                for curve in results.get("curve", {}).values():  # of a translation model
-                    yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
+                if results["kind"] == "translation":
+                    for curve in results["curves"].values():
+                        if curve:
+                            yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
             if (folder / "model" / "config.json").exists():
                 last = {key: value for event in read_events(folder) for key, value in event.items()}
                 yield from (

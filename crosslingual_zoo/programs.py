@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crosslingual_zoo.finetuning import training as finetuning_run
 from crosslingual_zoo.finetuning.results import Results, read_results
-from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.finetuning.run_task import check_hardware, run_task
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
 from crosslingual_zoo.pretraining import training
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.zoo_core.console import quiet_libraries
@@ -94,9 +94,9 @@ def finetune(
     with _run():
         quiet_libraries()
         start_processes()
-        finetuning_run.check_hardware(loaded.precision)
+        check_hardware(loaded.precision)
         with run_lock(loaded.output_dir):
-            finetuning_run.run(task_of(loaded), resume, command)
+            run_task(loaded, resume, command)
     return read_results(loaded.output_dir)
 
 

@@ -1,24 +1,11 @@
-"""The facts of a run in words, for pages and cards."""
+"""The facts of a run in words, for pages and cards. `FACTS` has a title and a text for each that needs its own."""
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from crosslingual_zoo.finetuning.page import table_names
+from crosslingual_zoo.finetuning.results import Results
 
-UNSAID = ("chance", "counts", "evaluated_split", "fine_tuned_before", "options", "texts")  # a page shows them elsewhere
-COUNTS = ("_rows", "_texts", "_pairs", "_translations")  # ends of the names of facts that count by part or language
-TITLES = {
-    "betas": "Adam betas",
-    "depth": "layers of the model",
-    "differs": "differences from published data",
-    "epsilon": "Adam epsilon",
-    "fresh_parameters": "new parameters",
-    "label_subword": "labeled token of a word",
-    "layers": "scored layers",
-    "max_grad_norm": "gradients clipped to norm",
-    "updates": "training steps",
-}
-OF_PROTOCOL = ("updates", "initialize", "generation")  # hyperparameters that pages show with the protocol
 PHRASED = ("max_steps", "epochs", "batch_size", "learning_rate", "schedule", "warmup_steps")
 WITHOUT_EFFECT = {"layerwise_decay": 1, "gradient_accumulation_steps": 1, "gradient_checkpointing": False}
 SELECTION = ("rule", "data", "rows", "selected_steps", "scores", "losses")  # what `_selection` has words for
@@ -30,21 +17,28 @@ RULES = {
 }
 
 
+def shown_facts(results: Results) -> dict[str, Any]:
+    """Returns how the scores were computed: the setting, the protocol, and three of the hyperparameters."""
+    facts = {"setting": results.setting, **results["protocol"]}
+    for name in IN_PROTOCOL:
+        facts[name] = results["hyperparameters"].get(name)
+    return facts
+
+
 def lines_of(facts: dict[str, Any]) -> list[str]:
-    """One fact a line, `name: text`, without those that are empty or are shown elsewhere."""
+    """One fact a line, `title: text`, without those that are empty or are shown elsewhere."""
     lines = []
     for name, fact in facts.items():
-        if name in UNSAID:
-            continue
-        text = f"{total(fact):,}" if name.endswith(COUNTS) else PHRASES.get(name, in_words)(fact)
+        shown = FACTS.get(name, Fact())
+        text = shown.text(fact)
         if text:
-            lines.append(f"{title_of(name)}: {text}")
+            lines.append(f"{shown.title or plain_name(name)}: {text}")
     return lines
 
 
 def title_of(name: str) -> str:
     """A fact's or hyperparameter's name in words."""
-    return TITLES.get(name, plain_name(name))
+    return FACTS.get(name, Fact()).title or plain_name(name)
 
 
 def plain_name(name: str) -> str:
@@ -56,6 +50,24 @@ def total(count: Any) -> int:
     if isinstance(count, dict):
         count = list(count.values())
     return sum(map(total, count)) if isinstance(count, list) else count
+
+
+def data_lines(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
+    rows_by_part = {
+        "train": {"all": facts["training_rows"]},
+        "dev": facts["selection"].get("rows", {}),
+        "evaluation": facts["evaluated_rows"],
+    }
+    lines = []
+    for part, counts in rows_by_part.items():
+        for language, count in counts.items():
+            line = {"part": part, "language": language, "rows": count}
+            for name in BY_PART:
+                line[plain_name(name)] = facts.get(name, {}).get(part, {}).get(language, 0)
+            if count:
+                lines.append(line)
+    return lines
 
 
 def in_words(fact: Any) -> str:
@@ -74,6 +86,29 @@ def in_words(fact: Any) -> str:
     if isinstance(fact, float):
         return f"{fact:g}"
     return f"{fact:,}" if isinstance(fact, int) else fact
+
+
+def table_names(entries: list[dict[str, Any]]) -> str:
+    """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
+
+    With translations in another table: `bible en test with bible de test`.
+    """
+    configs_by_table: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        path = Path(entry["path"])
+        name = path.name if path.is_absolute() else str(path)  # without the folders of this machine
+        for column, value in entry.get("where", {}).items():
+            name += f" [{column}: {value}]"
+        split = entry["split"]
+        if entry.get("target"):
+            split += f" with {table_names([entry['target']])}"
+        configs = configs_by_table.setdefault((name, split), [])
+        if entry["config"]:
+            configs.append(entry["config"])
+    texts = []
+    for (name, split), configs in configs_by_table.items():
+        texts.append(" ".join([name, ", ".join(configs), split] if configs else [name, split]))
+    return "; ".join(texts)
 
 
 def setting_in_words(setting: str) -> str:
@@ -138,15 +173,54 @@ def _setting(setting: str) -> str:
     return "not fine-tuned" if setting == "feature" else setting_in_words(setting)
 
 
-PHRASES: dict[str, Callable[[Any], str]] = {
-    "setting": _setting,
-    "layers": _layers,
-    "metric": _metric,
-    "selection": _selection,
-    "fresh_parameters": _fresh_parameters,
-    "methods": _methods,
-    "label_subword": plain_name,
+def _count(counts: Any) -> str:
+    return f"{total(counts):,}"
+
+
+def _hidden(fact: Any) -> str:
+    """Of a fact that a page shows elsewhere."""
+    return ""
+
+
+class Fact(NamedTuple):
+    """How pages and cards show a fact."""
+
+    title: str = ""  # default: its name in words
+    text: Callable[[Any], str] = in_words
+
+
+FACTS = {
+    "betas": Fact("Adam betas"),
+    "chance": Fact(text=_hidden),
+    "counts": Fact(text=_hidden),
+    "cut_texts": Fact(text=_count),
+    "cut_translations": Fact(text=_count),
+    "depth": Fact("layers of the model"),
+    "dev_rows": Fact(text=_count),
+    "differs": Fact("differences from published data"),
+    "empty_pairs": Fact(text=_count),
+    "epsilon": Fact("Adam epsilon"),
+    "evaluated_rows": Fact(text=_count),
+    "evaluated_split": Fact(text=_hidden),
+    "fine_tuned_before": Fact(text=_hidden),
+    "fresh_parameters": Fact("new parameters", _fresh_parameters),
+    "label_subword": Fact("labeled token of a word", plain_name),
+    "layers": Fact("scored layers", _layers),
+    "left_out_rows": Fact(text=_count),
+    "long_pairs": Fact(text=_count),
+    "max_grad_norm": Fact("gradients clipped to norm"),
+    "methods": Fact(text=_methods),
+    "metric": Fact(text=_metric),
+    "options": Fact(text=_hidden),
+    "selection": Fact(text=_selection),
+    "setting": Fact(text=_setting),
+    "split_texts": Fact(text=_count),
+    "texts": Fact(text=_hidden),
+    "training_rows": Fact(text=_count),
+    "updates": Fact("training steps"),
 }
+IN_PROTOCOL = ("updates", "initialize", "generation")  # hyperparameters that pages show with the protocol
+BY_PART = ("cut_texts", "split_texts", "cut_translations", "empty_pairs", "long_pairs")  # by part and language
 
 
 def training_in_words(hyperparameters: dict[str, Any]) -> str:
@@ -158,7 +232,7 @@ def training_in_words(hyperparameters: dict[str, Any]) -> str:
     parts.append(f"{plain_name(hyperparameters['schedule'])} schedule")
     parts.append(_warm_up(hyperparameters["warmup_steps"]))
     for name, value in hyperparameters.items():
-        is_shown = name not in (*PHRASED, *OF_PROTOCOL) and value != WITHOUT_EFFECT.get(name)
+        is_shown = name not in (*PHRASED, *IN_PROTOCOL) and value != WITHOUT_EFFECT.get(name)
         if is_shown and value and not isinstance(value, dict):
             text = in_words(value).replace(", ", " and ")
             parts.append(title_of(name) if value is True else f"{title_of(name)} {text}")

@@ -80,7 +80,7 @@ def describe_start(recipe: "TaskRecipe") -> Start:
     The identity is that of `model`, with the fingerprint of the tokenizer, and `init_from` in it names the fine-tuned
     model. Raises ValueError as `describe_model` and `best_seed`.
     """
-    options = recipe.hub_root, recipe.max_length, recipe.trust_remote_code
+    options = recipe.hub_root, recipe.longest_input, recipe.trust_remote_code
     start = describe_model(recipe.model, recipe.tokenizer, *options)
     identity = start.identity
     if recipe.init_from is not None:

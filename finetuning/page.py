@@ -1,15 +1,15 @@
 """Pages, tables and the plot of results, made from a results.json and the published rows that it names."""
 
-import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas
 
+from crosslingual_zoo.finetuning.facts import data_lines, lines_of, setting_in_words, shown_facts
 from crosslingual_zoo.finetuning.plots import plot_bars, plot_lines
 from crosslingual_zoo.finetuning.published import Reference, look_up
-from crosslingual_zoo.finetuning.results import AVERAGE, Results, run_name, summary, with_deviation
+from crosslingual_zoo.finetuning.results import AVERAGE, Results, Summary, run_name, summary, with_deviation
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.provenance import write_csv, write_json
 
@@ -30,66 +30,115 @@ MOST_PANELS = 12  # languages and their average, side by side in a plot over lay
 
 def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     """The published rows that the results name, with their scores."""
-    task = results["task"], results["kind"], results.metric, results.names
-    return [(item, look_up(item, *task)) for item in results["published"]]
+    references = []
+    for item in results["published"]:
+        reference = look_up(item, results["task"], results["kind"], results.metric, results.names)
+        references.append((item, reference))
+    return references
 
 
-def warnings_of(results: Results) -> list[str]:
+def warnings_of(results: Results, references: list[tuple[dict[str, Any], Reference]]) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
-    lines, own = [*results["warnings"], *results.at_chance()], results["protocol"]
-    found = [of for _, of in references_of(results)]
-    if own["fine_tuned_before"]:
-        lines.append(f"the model was fine-tuned before, on {', '.join(own['fine_tuned_before'])}")
-    others = {of.pooling: None for of in found if of.pooling and own.get("pooling", of.pooling) != of.pooling}
-    differs = [*own.get("differs", []), *(f"pooling {pooling.replace('_', ' ')}" for pooling in others)]
-    if found and differs:
-        lines.append(f"published scores were measured in another way: {', '.join(differs)}")
-    return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
+    protocol = results["protocol"]
+    lines = [*results["warnings"], *results.at_chance()]
+    if protocol["fine_tuned_before"]:
+        lines.append(f"the model was fine-tuned before, on {', '.join(protocol['fine_tuned_before'])}")
+    differs = list(protocol.get("differs", []))
+    for _, reference in references:
+        if reference.pooling and protocol.get("pooling", reference.pooling) != reference.pooling:
+            differs.append(f"pooling {reference.pooling.replace('_', ' ')}")
+    if references and differs:
+        lines.append(f"published scores were measured in another way: {', '.join(dict.fromkeys(differs))}")
+    for _, reference in references:
+        if reference.note:
+            lines.append(f"published, {reference.title}: {reference.note}")
+    return lines
 
 
 def joint_warnings(runs: dict[str, Results]) -> list[str]:
     """Returns the warnings of all runs, each once, with the names of the runs unless all have it."""
-    lines: dict[str, list[str]] = {}
+    runs_by_line: dict[str, list[str]] = {}
     for name, results in runs.items():
-        for line in dict.fromkeys(warnings_of(results)):
-            lines.setdefault(line, []).append(name)
-    return [line if len(names) == len(runs) else f"{', '.join(names)}: {line}" for line, names in lines.items()]
+        for line in dict.fromkeys(warnings_of(results, references_of(results))):
+            runs_by_line.setdefault(line, []).append(name)
+    lines = []
+    for line, names in runs_by_line.items():
+        lines.append(line if len(names) == len(runs) else f"{', '.join(names)}: {line}")
+    return lines
 
 
 def as_cells(corner: str, columns: dict[str, dict[str, str]]) -> Cells:
     """Header and rows of columns, each with texts by row; some may be missing."""
-    rows = dict.fromkeys(row for of in columns.values() for row in of)
-    return [corner, *columns], [[row, *(of.get(row, "") for of in columns.values())] for row in rows]
+    names = dict.fromkeys(name for texts in columns.values() for name in texts)
+    rows = []
+    for name in names:
+        rows.append([name, *(texts.get(name, "") for texts in columns.values())])
+    return [corner, *columns], rows
 
 
-def score_table(results: Results) -> Cells:
+class ScoredRow(NamedTuple):
+    """A row of a table of scores: of a language or a mean, by one method and one layer."""
+
+    name: str
+    method: str | None
+    layer: int | None
+
+
+def score_table(results: Results, references: list[tuple[dict[str, Any], Reference]]) -> Cells:
     """Header and rows: languages or pairs, and means over them; scores, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
-    own, published = results["protocol"], references_of(results)
-    places = [(method, own.get("layer")) for method in results.methods]
-    places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
-    places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
-    rows = {}
-    for name, (method, layer) in itertools.product(results.figures, places):
-        where = f" ({method}, layer {layer})" if places[1:] else ""
-        rows[name, method, layer] = (f"**{name}**" if name == AVERAGE else name) + where
-    columns = {
-        metric: {row: with_deviation(results.of(name, metric, *place)) for (name, *place), row in rows.items()}
-        for metric in results.metrics
-    }
-    chance = {row: results.chance(name) for (name, *_), row in rows.items()}
-    columns["guessing"] = {row: f"{score:.1f}" for row, score in chance.items() if score is not None}
-    for item, reference in published:
-        place = [item.get("method", own.get("method")), item.get("layer", own.get("layer"))]
-        where = f" ({item['method']}, layer {item['layer']})" if "method" in item else ""
-        for metric, figures in reference.scores.items():
-            title = ("" if metric == results.metric else f"{metric}: ") + reference.title + where
-            figures_there = {row: figures.get(name) for (name, *at), row in rows.items() if at == place}
-            # with two decimals where the paper has them
-            columns[title] = {row: f"{of:.2f}".removesuffix("0") for row, of in figures_there.items() if of is not None}
-    return as_cells("language", {title: of for title, of in columns.items() if of})
+    sources = _scored_places(results, references)
+    titles: dict[ScoredRow, str] = {}
+    for name in results.figures:
+        for method, layer in sources:
+            title = f"**{name}**" if name == AVERAGE else name
+            if len(sources) > 1:
+                title += f" ({method}, layer {layer})"
+            titles[ScoredRow(name, method, layer)] = title
+    columns: dict[str, dict[str, str]] = {}
+    for metric in results.metrics:
+        columns[metric] = {}
+        for row, title in titles.items():
+            columns[metric][title] = with_deviation(results.of(row.name, metric, row.method, row.layer))
+    guessing = {title: results.chance(row.name) for row, title in titles.items()}
+    columns["guessing"] = {title: f"{score:.1f}" for title, score in guessing.items() if score is not None}
+    for item, reference in references:
+        columns |= _published_columns(results, item, reference, titles)
+    return as_cells("language", {title: texts for title, texts in columns.items() if texts})
+
+
+def _scored_places(
+    results: Results, references: list[tuple[dict[str, Any], Reference]]
+) -> list[tuple[str | None, int | None]]:
+    """The methods and layers of the table, each once."""
+    places = [(method, results["protocol"].get("layer")) for method in results.methods]
+    for item, _ in references:
+        if "method" in item and item["method"] in results.methods and item["layer"] in results.layers:
+            places.append((item["method"], item["layer"]))
+    return list(dict.fromkeys(place for place in places if place[1] in results.layers))
+
+
+def _published_columns(
+    results: Results, item: dict[str, Any], reference: Reference, titles: dict[ScoredRow, str]
+) -> dict[str, dict[str, str]]:
+    """The columns of a published row: a column a metric, with texts in the rows of its method and layer."""
+    method = item.get("method", results["protocol"].get("method"))
+    layer = item.get("layer", results["protocol"].get("layer"))
+    columns = {}
+    for metric, scores in reference.scores.items():
+        column = reference.title
+        if metric != results.metric:
+            column = f"{metric}: {column}"
+        if "method" in item:
+            column += f" ({method}, layer {layer})"
+        columns[column] = {}
+        for row, title in titles.items():
+            if (row.method, row.layer) == (method, layer) and row.name in scores:
+                # with two decimals where the paper has them
+                columns[column][title] = f"{scores[row.name]:.2f}".removesuffix("0")
+    return columns
 
 
 def write_results(results: Results, folder: Path) -> None:
@@ -97,13 +146,16 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    table, model = score_table(results), results["model"]
-    title = f"{results['task']}, {results.setting.replace('_', '-')}: {model['folder']}"
+    model = results["model"]
+    references = references_of(results)
+    title = f"{results['task']}, {setting_in_words(results.setting)}: {model['folder']}"
     identity = model["fingerprint"].rpartition("@")[2][:19]
-    run = f"seeds: {', '.join(map(str, results['seeds']))}", f"model: {model['folder']} ({identity})"
-    lists = {"Warnings": warnings_of(results), "Protocol": [*results["lines"], *run]}
+    protocol = [*lines_of(shown_facts(results)), *results["notes"]]
+    protocol.append(f"seeds: {', '.join(map(str, results['seeds']))}")
+    protocol.append(f"model: {model['folder']} ({identity})")
+    lists = {"Warnings": warnings_of(results, references), "Protocol": protocol}
     picture = draw({run_name(model["folder"]): results}, folder / "scores.png")
-    write_page(folder / "results", title, table, lists, picture, [results.frame()])
+    write_page(folder / "results", title, score_table(results, references), lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 
@@ -113,27 +165,41 @@ def draw(runs: dict[str, Results], path: Path) -> Path | None:
     Over layers, each language has a panel, or their average alone if they are many, and each run or method a line.
     Returns `path`; None for a single number, which is not drawn.
     """
-    first, curves = next(iter(runs.values())), {}
-    for run, results in runs.items():
-        for seed, curve in results.get("curve", {}).items():
-            points = {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
-            curves |= {f"{run}, seed {seed}": points} if points else {}
-    if first.layers[1:]:
-        lines = [(run, results, None) for run, results in runs.items()]
-        lines = lines if lines[1:] else [(method, first, method) for method in first.methods]
-        panels = {
-            name: {
-                line: {layer: results.of(name, None, method, layer) for layer in results.layers}
-                for line, results, method in lines
-            }
-            for name in (first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE])
-        }
+    first = next(iter(runs.values()))
+    if len(first.layers) > 1:
         x_label = f"layer (reported: {first['protocol']['layer']})"
-        return plot_lines(panels, path, plot_title(runs, "by layer"), x_label, axis_label(first))
+        return plot_lines(_by_layer(runs), path, plot_title(runs, "by layer"), x_label, axis_label(first))
+    curves = _bleu_curves(runs)
     if curves:
         return plot_lines({"": curves}, path, plot_title(runs, "during training"), "steps", "BLEU on development pairs")
     bars = {run: results.languages for run, results in runs.items()}
     return plot_bars(bars, path, plot_title(runs, "by language"), axis_label(first))
+
+
+def _by_layer(runs: dict[str, Results]) -> dict[str, dict[str, dict[int, Summary]]]:
+    """Scores over layers as {language: {run, or method of a single run: {layer: summary}}}."""
+    first = next(iter(runs.values()))
+    panels: dict[str, dict[str, dict[int, Summary]]] = {}
+    for name in first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE]:
+        panels[name] = {}
+        if len(runs) > 1:
+            for run, results in runs.items():
+                panels[name][run] = {layer: results.of(name, layer=layer) for layer in results.layers}
+        else:
+            for method in first.methods:
+                panels[name][method] = {layer: first.of(name, method=method, layer=layer) for layer in first.layers}
+    return panels
+
+
+def _bleu_curves(runs: dict[str, Results]) -> dict[str, dict[int, Summary]]:
+    """BLEU on development pairs by step, a line for each seed of each run."""
+    curves = {}
+    for run, results in runs.items():
+        for seed, curve in results["curves"].items():
+            points = {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
+            if points:
+                curves[f"{run}, seed {seed}"] = points
+    return curves
 
 
 def plot_title(runs: dict[str, Results], by: str) -> str:
@@ -151,21 +217,6 @@ def axis_label(results: Results) -> str:
     return f"{METRICS.get(results.metric, results.metric)} (%){lower}"
 
 
-def table_names(entries: list[dict[str, Any]]) -> str:
-    """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
-
-    With translations in another table: `bible en test with bible de test`.
-    """
-    groups: dict[tuple, list[str]] = {}
-    for entry in entries:
-        path = Path(entry["path"])
-        name = path.name if path.is_absolute() else str(path)  # without the folders of this machine
-        name += "".join(f" [{column}: {value}]" for column, value in entry.get("where", {}).items())
-        target = f" with {table_names([entry['target']])}" if entry.get("target") else ""
-        groups.setdefault((name, entry["split"] + target), []).extend(filter(None, [entry["config"]]))
-    return "; ".join(" ".join(filter(None, (name, ", ".join(of), rest))) for (name, rest), of in groups.items())
-
-
 def markdown_table(table: Cells) -> list[str]:
     """The lines of a Markdown table. Its cells are Markdown, in which "|" and "<" are escaped if they are not yet."""
     columns, rows = table
@@ -173,9 +224,9 @@ def markdown_table(table: Cells) -> list[str]:
     return ["| " + " | ".join(re.sub(r"(\\.)|[|<]", _escaped, cell) for cell in line) + " |" for line in lines]
 
 
-def _escaped(found: re.Match[str]) -> str:
-    is_escaped_already = found[1] is not None
-    return found[0] if is_escaped_already else f"\\{found[0]}"
+def _escaped(match: re.Match[str]) -> str:
+    is_escaped_already = match[1] is not None
+    return match[0] if is_escaped_already else f"\\{match[0]}"
 
 
 def write_page(
@@ -192,11 +243,14 @@ def write_page(
     """
     page = [f"# {title}", "", *markdown_table(table), ""]
     for heading, lines in lists.items():
-        page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
-    page += [f"![scores]({picture.name})", ""] if picture else []
+        if lines:
+            page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""]
+    written = [f"{path}.md", "csv"]
+    if picture:
+        page += [f"![scores]({picture.name})", ""]
+        written.append(picture.name)
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat(frames))
-    written = [f"{path}.md", "csv", *([picture.name] if picture else [])]
     print_table(title, table, next(iter(lists.values())), ", ".join(written))
 
 
@@ -216,13 +270,15 @@ def print_table(title: str, table: Cells, notes: list[str], written: str = "") -
         console.print(f"written: {written}", markup=False, soft_wrap=True)
 
 
-def print_data(task: str, lines: list[dict[str, Any]], data: "Data") -> None:
+def print_data(task: str, data: "Data") -> None:
     """Prints the columns of counts that are not all 0, and how many rows or words have each label."""
-    if names := getattr(data, "label_names", None):
+    lines = data_lines(data.protocol)
+    names = getattr(data, "label_names", None)
+    if names:
         parts = {"train": {"all": data.train}, "dev": data.dev, "evaluation": data.evaluation}
         for line in lines:
             labels = pandas.Series(parts[line["part"]][line["language"]]["labels"][:]).explode().value_counts()
-            counts = (f"{names[label]} {count:,}" for label, count in labels.items() if label != IGNORED)
+            counts = [f"{names[label]} {count:,}" for label, count in labels.items() if label != IGNORED]
             line["labels"] = ", ".join(counts)
     table = pandas.DataFrame(lines)
     table = table.loc[:, table.astype(bool).any()].astype(str)

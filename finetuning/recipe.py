@@ -123,18 +123,21 @@ class TaskRecipe:
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
     memory_advice: ClassVar[str] = "Lower batch_size"  # what to do where the memory does not suffice
-    # the defaults of fields that only some kinds have
-    init_from = max_length = tracker = published = None
-    seeds = [1]
-    suffix = ""  # what distinguishes the default folders of one task's settings
+    metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
+    is_higher_better: ClassVar[bool] = True
+    notes: ClassVar[tuple[str, ...]] = ()  # lines for the page, of what the facts do not say
+    seeds: ClassVar[list[int]] = [1]  # a task that trains nothing has one run
+    suffix: ClassVar[str] = ""  # what distinguishes the default folders of one task's settings
 
     model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     output_dir: str = option(
         "runs/{model}/{task}", "folder of the results; `{model}` is the name of the model's run, `{task}` the task's"
     )
+    init_from: str | None = option(None, INIT_FROM)
     hub_root: str | None = option(None, "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>")
     licenses: dict[str, str] = option({}, "license of a data set by its path, for cards: {local/ntrex: cc-by-sa-4.0}")
+    skip_missing: bool = option(False, "leave out languages whose tables are not found; the results list them")
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
@@ -144,13 +147,22 @@ class TaskRecipe:
             return
         for word, text in {"{model}": run_name(self.model), "{task}": self.task + self.suffix}.items():
             self.output_dir = self.output_dir.replace(word, text)
-            self.init_from = self.init_from and self.init_from.replace(word, text)
+            if self.init_from is not None:
+                self.init_from = self.init_from.replace(word, text)
 
     @property
     def references(self) -> list[dict[str, Any]]:
         """The published rows, as results.json has them."""
-        given = self.published if isinstance(self.published, list) else [self.published] if self.published else []
-        return [asdict(item) for item in given]
+        return []
+
+    @property
+    def longest_input(self) -> int | None:
+        """The number of positions that the model must have, if the recipe says so."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the setting, the languages and the hyperparameters, as results.json has them."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
@@ -176,6 +188,10 @@ class TrainedRecipe(TaskRecipe):
     def precision(self) -> str:
         return self.training.precision
 
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        return [asdict(self.published)] if self.published else []
+
     def check(self) -> None:
         super().check()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -189,7 +205,8 @@ class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
     task_class = "classification:ClassificationTask"
-    main_score, task_type = "accuracy", "text-classification"
+    main_score = "accuracy"
+    task_type = "text-classification"
     measures = "labels of texts"
     memory_advice = (
         "Raise training.gradient_accumulation_steps, which changes no step, or lower training.batch_size, "
@@ -197,7 +214,6 @@ class Recipe(TrainedRecipe):
     )
     texts: ClassVar[tuple[int, ...]] = (1, 2)  # how many text columns tables may name
     translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
-    init_from: str | None = option(None, INIT_FROM)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot", "train on the source language, also on its translations, or on rows of every evaluated language"
@@ -227,7 +243,20 @@ class Recipe(TrainedRecipe):
 
     @property
     def suffix(self) -> str:
-        return "_plug_in" if self.plug_in else "" if self.setting == "zero_shot" else f"_{self.setting}"
+        if self.plug_in:
+            return "_plug_in"
+        return "" if self.setting == "zero_shot" else f"_{self.setting}"
+
+    @property
+    def longest_input(self) -> int:
+        return self.max_length
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "setting": self.setting,
+            "source_language": self.source_language,
+            "hyperparameters": asdict(self.training),
+        }
 
     def check(self) -> None:
         super().check()
@@ -239,32 +268,38 @@ class Recipe(TrainedRecipe):
             )
         if not self.train or not self.evaluation:
             raise ValueError(f"The recipe has no {'evaluation' if self.train else 'train'} table. Add one.")
-        parts, count = {"train": self.train, "evaluation": self.evaluation}, len(self.train[0].text_columns)
-        named = {f"{part}.{number}": table for part, of in parts.items() for number, table in enumerate(of)}
-        for where, table in named.items():
-            if len(table.text_columns) != count or count not in self.texts:
-                number = " or ".join(map(str, self.texts))
-                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
-            if len(set(table.label_names)) < len(table.label_names):
-                raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
-            if bool(table.translation_columns) + bool(table.translations) != self.plug_in:
-                raise ValueError(
-                    f"{where}: plug_in is {self.plug_in}. With plug_in, give one of `translation_columns` and "
-                    "`translations`; without it, none."
-                )
-            columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-            has_labels = self.translations_have_labels and table in self.train
-            wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
-            if columns and len(columns) != len(wanted):
-                raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
-        for position, table in enumerate(self.train):
+        for number, table in enumerate(self.train):
+            self._check_columns(f"train.{number}", table, self.translations_have_labels)
             if self.setting == "zero_shot" and table.languages not in ([], [self.source_language]):
                 raise ValueError(
-                    f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
+                    f"train.{number}.languages is {table.languages}, and setting is zero_shot, which trains on "
                     f"{self.source_language}. Leave it out, or use setting=translate_train_all or supervised."
                 )
+        for number, table in enumerate(self.evaluation):
+            self._check_columns(f"evaluation.{number}", table, False)
         if self.selection == "mean_dev" and not any(table.dev_split for table in self.evaluation):
             raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
+
+    def _check_columns(self, where: str, table: LabeledTable, has_translated_labels: bool) -> None:
+        """Raises ValueError for columns of a table that do not fit the kind of task or the other tables."""
+        if len(table.text_columns) != len(self.train[0].text_columns) or len(table.text_columns) not in self.texts:
+            number = " or ".join(map(str, self.texts))
+            raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
+        if len(set(table.label_names)) < len(table.label_names):
+            raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
+        if bool(table.translation_columns) + bool(table.translations) != self.plug_in:
+            raise ValueError(
+                f"{where}: plug_in is {self.plug_in}. With plug_in, give one of `translation_columns` and "
+                "`translations`; without it, none."
+            )
+        translated = list(table.text_columns)
+        if has_translated_labels:
+            translated.append(table.label_column)
+        columns = table.translation_columns
+        if table.translations:
+            columns = table.translations.text_columns
+        if columns and len(columns) != len(translated):
+            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {translated}.")
 
 
 @dataclass
@@ -272,8 +307,12 @@ class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
     task_class = "tagging:TaggingTask"
-    main_score, task_type = "f1", "token-classification"
-    measures, texts, translations_have_labels = "labels of words", (1,), True
+    main_score = "f1"
+    notes = ("f1, precision, recall: of chunks; token_accuracy: share of words with the right label",)
+    task_type = "token-classification"
+    measures = "labels of words"
+    texts = (1,)
+    translations_have_labels = True
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text", "token that has a word's label; first: as in XTREME, which in Chinese is mostly a lone mark"
@@ -289,11 +328,16 @@ class QuestionAnsweringRecipe(Recipe):
     """
 
     task_class = "question_answering.task:QuestionAnsweringTask"
-    main_score, task_type = "f1", "question-answering"
-    measures, texts, translations_have_labels = "answers found in a text", (2,), True
+    main_score = "f1"
+    task_type = "question-answering"
+    measures = "answers found in a text"
+    texts = (2,)
+    translations_have_labels = True
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option("squad", "F1 of SQuAD (also of XQuAD and TyDiQA), or MLQA's by language")
     max_length: Annotated[int, Ge(8), LARGEST] = option(384, "tokens of a window: question, part of a context, special")
-    doc_stride: Positive = option(128, "tokens of the context from the start of a window to the start of the next")
+    doc_stride: Positive = option(
+        128, "tokens from the start of a window to that of the next; in run_qa.py, the overlap"
+    )
     max_question_length: Positive = option(64, "tokens of a question; longer ones are cut, and the results count them")
     max_answer_length: Positive = option(30, "maximum tokens of an answer")

@@ -12,13 +12,16 @@ import statistics
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 
 from crosslingual_zoo.zoo_core.provenance import read_json
 
-FORMAT = 2  # of results.json
+if TYPE_CHECKING:
+    from crosslingual_zoo.finetuning.recipe import TaskRecipe
+
+FORMAT = 3  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
 OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
@@ -208,6 +211,67 @@ class Results(dict):
         names = [name for name in COLUMNS if name in table]
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         return table[names].assign(**facts)[[*facts, *names]]
+
+
+def make_results(
+    recipe: "TaskRecipe",
+    model: dict[str, Any],
+    facts: dict[str, Any],
+    records: list[dict[str, Any]],
+    warnings: list[str],
+) -> Results:
+    """Returns results.json of a run (ARCHITECTURE.md, "Results"), from the records of its seeds.
+
+    `model` is the identity of the model that the run starts from, `facts` those of the data.
+    """
+    first = records[0]
+    split = ", ".join(dict.fromkeys(table["split"] for table in facts["evaluation_data"]))
+    metric = {**first["metric"], "unit": "percent", "greater_is_better": recipe.is_higher_better}
+    protocol = {**facts, "evaluated_split": split, "metric": metric, **first["facts"]}
+    seeds = [record["seed"] for record in records]
+    if "fresh_parameters" in protocol:
+        protocol["fresh_parameters"] = {**protocol["fresh_parameters"], "seeds": seeds}
+    description = recipe.describe()
+    curves = {}
+    if recipe.is_trained:
+        protocol["selection"] = {
+            **facts["selection"],
+            "selected_steps": [record["selected_step"] for record in records],
+            "scores": [record["selection_score"] for record in records],
+            "losses": [record["selection_loss"] for record in records],
+        }
+        description["hyperparameters"]["updates"] = [record["steps"] for record in records]
+        curves = {str(record["seed"]): _curve(record["history"]) for record in records}
+    scores = []
+    for record in records:
+        for row in record["scores"]:
+            if not recipe.metrics or row["metric"] in recipe.metrics:
+                scores.append({**row, "seed": record["seed"], "split": split})
+    return Results(
+        {
+            "format": FORMAT,
+            "task": recipe.task,
+            "kind": recipe.kind,
+            "seeds": seeds,
+            "processes": [record["processes"] for record in records],
+            **description,
+            "model": {**model, "parameters": first["parameters"]},
+            "protocol": protocol,
+            "published": recipe.references,
+            "scores": scores,
+            "curves": curves,
+            "notes": list(recipe.notes),
+            "warnings": warnings,
+        }
+    )
+
+
+def _curve(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluations during a training: step, loss on the development rows, and their BLEU where it was computed."""
+    evaluations = [entry for entry in history if "eval_loss" in entry]
+    return [
+        {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")} for entry in evaluations
+    ]
 
 
 def load_results(path: Path) -> Any:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 
 from crosslingual_zoo.finetuning.recipe import TaskRecipe
-from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
+from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
 from crosslingual_zoo.zoo_core.command_line import RESUME, parse_command_line, user_errors
 from crosslingual_zoo.zoo_core.console import say_loading
 from crosslingual_zoo.zoo_core.processes import stop_signals
@@ -33,7 +33,6 @@ USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
 FLAGS = {
     "--resume": dict(action="store_true", help="resume the run in output_dir, and keep its finished seeds"),
     "--sweep": dict(action="store_true", help="first try the values in the recipe's `sweep`, then run the best ones"),
-    "--skip_missing": dict(action="store_true", help="leave out languages without tables; the results list them"),
     "--check_data": dict(action="store_true", help="read and encode all data, list what is cut or left out, and stop"),
 }
 
@@ -57,23 +56,19 @@ def main(argv: list[str] | None = None) -> None:
 
         quiet_libraries()
         start_processes()
-        from crosslingual_zoo.finetuning import training
+        from crosslingual_zoo.finetuning import run_task
 
-        training.check_hardware(recipe.precision)
-        if arguments.skip_missing:
-            from crosslingual_zoo.finetuning.suite import leave_out_missing
-
-            leave_out_missing(recipe)
+        run_task.check_hardware(recipe.precision)
         if arguments.check_data:
-            return training.check_data(task_of(recipe))
+            return run_task.check_data(recipe)
         from crosslingual_zoo.zoo_core.run_folders import run_lock
 
         with run_lock(recipe.output_dir):
             if arguments.sweep:
-                from crosslingual_zoo.finetuning.runs import sweep
+                from crosslingual_zoo.finetuning.sweep import sweep
 
                 return sweep(recipe, arguments.resume, command)
-            training.run(task_of(recipe), arguments.resume, command)
+            run_task.run_task(recipe, arguments.resume, command)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from crosslingual_zoo.zoo_core.run_folders import FAILURE, not_own
 
 # Fields that change no score; seeds may be added to a finished run. What a path names is compared by its fingerprint.
 MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "tracker", "licenses", "save_models"}
-MAY_CHANGE |= {"model", "tokenizer", "init_from", "hub_root", "trust_remote_code"}
+MAY_CHANGE |= {"model", "tokenizer", "init_from", "hub_root", "skip_missing", "trust_remote_code"}
 # what a start that is killed leaves half written, the sweep that chose the run's values, and the traceback of a failed
 # start (`runs.py`)
 BEFORE_START = rf"\.(run\.json|recipe\.yaml)\.\d+\.tmp|sweep|{re.escape(FAILURE)}"

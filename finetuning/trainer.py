@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainingArguments
 
 from crosslingual_zoo.finetuning.data.task_tables import TRANSLATION, TaskData
 from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
 from crosslingual_zoo.finetuning.steps import Key, LengthGroups, TrainsByPlan
 from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.processes import leave_signals_to_main
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,11 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         recipe, tokenizer = task.recipe, task.start.tokenizer
         self.task, self.data = task, data
         self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
-        collator = task.collator(tokenizer)
-        if recipe.plug_in:
-            collator = TwoSidedCollator(collator, [*inspect.signature(model.forward).parameters, "labels"])
+        fields = [*inspect.signature(model.forward).parameters, "labels"]
         super().__init__(
             model=model,
             args=arguments,
-            data_collator=collator,
+            data_collator=TwoSidedCollator(task.collator(tokenizer), fields),
             processing_class=tokenizer,
             train_dataset=data.train,
             eval_dataset=self.dev.rows,
@@ -56,13 +55,25 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         self.model_accepts_loss_kwargs = True  # makes the Trainer count the labels of a step
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
         self.layerwise_decay = recipe.training.layerwise_decay
-        rows = self._remove_unused_columns(data.train, description="training")
         plan = LengthGroups(data.train["length"][:], recipe.training.batch_size, self.args.seed)
-        self.train_by(plan, CountedRows(rows), self.data_collator)
+        self.train_by(plan, CountedRows(data.train), self.data_collator)
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
-        """The rows in their order, which is by length already: the Trainer's own sampler would change it."""
-        return SequentialSampler(eval_dataset)
+    def get_eval_dataloader(self, eval_dataset: Dataset | None = None) -> DataLoader:
+        """The rows in their order, which is by length already: the Trainer's own loader would change it."""
+        rows = self.dev.rows if eval_dataset is None else eval_dataset
+        loader = DataLoader(
+            rows,
+            batch_size=self.args.eval_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            worker_init_fn=leave_signals_to_main,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """As `get_eval_dataloader`."""
+        return self.get_eval_dataloader(test_dataset)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
         """As the Trainer's method, which counts the labels of a step. Labels of the translations are counted, too, and
@@ -71,8 +82,9 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         if self.task.loss_reads_padding:
             for side in ("", TRANSLATION):
                 self._pad_alike([batch for batch in batches if f"{side}input_ids" in batch], side)
-        sides = [{"labels": batch[TRANSLATION + "labels"]} for batch in batches if TRANSLATION + "labels" in batch]
-        self.translation_items = self._get_num_items_in_batch(sides, device)
+        if self.task.recipe.plug_in:
+            counts = [batch[TRANSLATION + "labels"].ne(IGNORED).sum() for batch in batches]
+            self.translation_items = self.accelerator.reduce(sum(counts).to(device))
         return batches, items
 
     def _pad_alike(self, batches: list[dict[str, torch.Tensor]], side: str) -> None:
@@ -97,9 +109,11 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         Plug-in, of the mean of x's loss and y's: the model gets y's labels alone, and returns their mean over the
         micro-batch. DDP averages gradients, hence the factor.
         """
-        labels, translated = inputs.pop("labels"), inputs.pop(TRANSLATION + "labels", None)
+        labels = inputs.pop("labels")
+        translated = inputs.pop(TRANSLATION + "labels", None)
         if translated is not None:
-            inputs |= {TRANSLATION + name: of for name, of in self.task.label_fields(translated).items()}
+            for name, values in self.task.label_fields(translated).items():
+                inputs[TRANSLATION + name] = values
         outputs = model(**inputs)
         loss = self.task.loss(outputs, labels, num_items_in_batch)
         if translated is not None:
@@ -111,22 +125,28 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
 
     def outcomes(self) -> dict[str, Outcome]:
         """Scores and predictions of the evaluated rows, by language."""
-        metrics, self.compute_metrics = self.compute_metrics, None  # the scores of these rows select nothing
-        try:
-            predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
-        finally:
-            self.compute_metrics = metrics
+        selection = self.compute_metrics
+        self.compute_metrics = None  # the scores of these rows select nothing
+        predictions = self.predict(self.evaluation.rows, metric_key_prefix="test").predictions
+        self.compute_metrics = selection
         return self._outcomes("evaluation", predictions)
 
     def _selection(self, prediction: EvalPrediction) -> dict[str, float]:
         """The Trainer's `compute_metrics`: scores of the development rows."""
-        scores = {name: found.scores for name, found in self._outcomes("dev", prediction.predictions).items()}
-        named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
-        return {**named, "selection": float(np.mean([own[self.task.recipe.main_score] for own in scores.values()]))}
+        scores: dict[str, float] = {}
+        main_scores = []
+        for language, outcome in self._outcomes("dev", prediction.predictions).items():
+            main_scores.append(outcome.scores[self.task.recipe.main_score])
+            for name, score in outcome.scores.items():
+                scores[f"{language}_{name}"] = score
+        return {**scores, "selection": float(np.mean(main_scores))}
 
     def _outcomes(self, part: str, batches: list[Any]) -> dict[str, Outcome]:
-        found = getattr(self, part).split(batches)
-        return {language: self.task.score(self.data, part, language, predictions) for language, predictions in found}
+        merged = {"dev": self.dev, "evaluation": self.evaluation}[part]
+        outcomes = {}
+        for language, predictions in merged.split(batches):
+            outcomes[language] = self.task.outcome(self.data, part, language, predictions)
+        return outcomes
 
 
 class CountedRows(torch.utils.data.Dataset):
@@ -142,11 +162,14 @@ class CountedRows(torch.utils.data.Dataset):
 
     def __getitems__(self, keys: list[Key]) -> list[dict[str, Any]]:
         """Returns the rows of a micro-batch; torch's loader calls this method."""
-        found = self.rows.__getitems__([row for row, _, _ in keys])
-        for row, (*_, counts) in zip(found, keys, strict=True):
-            if not counts:
-                row |= {name: np.full_like(row[name], IGNORED).tolist() for name in self.labels if name in row}
-        return found
+        rows = self.rows.__getitems__([number for number, _, _ in keys])
+        for row, (_, _, counts) in zip(rows, keys, strict=True):
+            if counts:
+                continue
+            for name in self.labels:
+                if name in row:
+                    row[name] = np.full_like(row[name], IGNORED).tolist()
+        return rows
 
 
 class MergedLanguages:
@@ -172,9 +195,13 @@ class MergedLanguages:
         `batches` are predictions (B, ...) of `rows`, or tuples of several, in their order and padded each by itself.
         """
         in_data = join(batches, self.order)
-        for language, begin, end in zip(self.languages, [0, *self.ends[:-1]], self.ends, strict=True):
-            own = slice(begin, end)
-            yield language, tuple(part[own] for part in in_data) if isinstance(in_data, tuple) else in_data[own]
+        begin = 0
+        for language, end in zip(self.languages, self.ends, strict=True):
+            if isinstance(in_data, tuple):
+                yield language, tuple(part[begin:end] for part in in_data)
+            else:
+                yield language, in_data[begin:end]
+            begin = end
 
 
 def join(batches: list[Any], order: np.ndarray) -> Any:
@@ -196,18 +223,21 @@ def join(batches: list[Any], order: np.ndarray) -> Any:
 
 
 class TwoSidedCollator:
-    """Batches of a text and its translation: each padded by itself, fields of the latter under `translation_...`.
+    """Batches of texts and, plug-in, of their translations: each padded by itself, the latter under `translation_...`.
 
     `one_side` makes a batch of rows of one side, whose fields have their usual names. Fields of a row other than
     `fields` are for the sampler or the scores, not for the model.
     """
 
     def __init__(self, one_side: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]], fields: Iterable[str]):
-        self.one_side, self.fields = one_side, [name for name in fields if not name.startswith(TRANSLATION)]
+        self.one_side = one_side
+        self.fields = [name for name in fields if not name.startswith(TRANSLATION)]
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch = {}
         for prefix in ("", TRANSLATION):
-            side = [{name: row[prefix + name] for name in self.fields if prefix + name in row} for row in rows]
-            batch |= {prefix + name: values for name, values in self.one_side(side).items()}
+            names = [name for name in self.fields if prefix + name in rows[0]]
+            if names:
+                side = self.one_side([{name: row[prefix + name] for name in names} for row in rows])
+                batch |= {prefix + name: values for name, values in side.items()}
         return batch

@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from crosslingual_zoo.finetuning.facts import setting_in_words, training_in_words
-from crosslingual_zoo.finetuning.page import markdown_table, score_table, warnings_of
+from crosslingual_zoo.finetuning.facts import lines_of, setting_in_words, shown_facts, training_in_words
+from crosslingual_zoo.finetuning.page import markdown_table, references_of, score_table, warnings_of
 from crosslingual_zoo.finetuning.results import Results, run_name, with_deviation
 from crosslingual_zoo.finetuning.tasks.registry import KINDS
 from crosslingual_zoo.hub_cards import metadata
@@ -27,7 +27,6 @@ SETTINGS = {
 CARRIED_OVER = {"both": "layers and embeddings", "body": "layers", "embeddings": "embeddings"}
 SPECIAL = re.compile(r"[\\`*<~|]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 FIGURES = re.compile(r"[*\s\d.,±+/%†()x-]*")  # a column of these is set on the right
-SAID = ("setting: not fine-tuned", "layer: ")  # of the protocol, by the table of scores too
 FEW_ROWS = 200  # below, chance alone moves an accuracy by 7 points or more
 
 
@@ -326,12 +325,17 @@ def results(contents: list[Results]) -> list[dict[str, Any]]:
 
 
 def _result(content: Results) -> dict[str, Any]:
+    references = references_of(content)
+    facts = shown_facts(content)
+    facts.pop("layer", None)  # the table of scores has it
+    if facts["setting"] == "feature":
+        del facts["setting"]
     return {
         "title": _title(content),
         "score": _score(content),
-        "table": markdown(*score_table(content)),
-        "protocol": [line for line in content["lines"] if not line.startswith(SAID)],
-        "warnings": warnings_of(content),
+        "table": markdown(*score_table(content, references)),
+        "protocol": [*lines_of(facts), *content["notes"]],
+        "warnings": warnings_of(content, references),
     }
 
 

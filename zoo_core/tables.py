@@ -40,6 +40,11 @@ UNUSUAL = re.compile(r"[^\w /.,+=@-]")  # in paths; `datasets` gives a meaning t
 LARGEST_INTEGER = 2**63 - 1  # whole number of Arrow
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
+NO_CONFIG_OR_SPLIT = "BuilderConfig .* not found|Unknown split"  # in errors of `datasets`
+
+
+class MissingTable(ValueError):
+    """A table whose path, configuration or split does not exist, or a Hub that cannot be reached."""
 
 
 @dataclass
@@ -125,12 +130,13 @@ def _check_hub_id(table: Table, path: str, ending: str) -> None:
     """Raises ValueError for what is rather the path of a local file or folder that does not exist."""
     looks_local = table.format == "auto" and (ending in SUFFIXES or looks_like_missing_folder(path))
     if table.format in FORMATS or looks_local or not HUB_ID.fullmatch(path):
-        raise ValueError(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
+        raise MissingTable(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
 
 
 def load_table(table: Table, hub_root: str | None = None) -> Rows:
-    """Loads the rows of `table`. Raises ValueError for a path, configuration or split that does not exist, a file that
-    cannot be read, options that the path cannot have, and no rows; for a line of a stream, when it is read."""
+    """Loads the rows of `table`. Raises MissingTable for a path, configuration or split that does not exist, and
+    ValueError for a file that cannot be read, options that the path cannot have, and no rows; for a line of a stream,
+    when it is read."""
     kind, path = _locate(table, hub_root)
     import datasets
 
@@ -148,9 +154,10 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Generator[None]
         yield
     except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
         cause = error.__cause__ or error
+        is_missing = isinstance(error, FileNotFoundError | ConnectionError)  # DatasetNotFoundError, too
         if isinstance(cause, UnicodeDecodeError):
             hint = "Convert it to UTF-8, as with iconv -f cp1252 -t utf-8."
-        elif isinstance(error, FileNotFoundError | ConnectionError):  # DatasetNotFoundError, too
+        elif is_missing:
             hint = f"Is it in {hub_root}?" if hub_root else "Is the Hub reachable?"
         elif getattr(error, "errno", None):  # of the system
             raise
@@ -160,7 +167,8 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Generator[None]
         reason = " ".join(str(cause).split()).rstrip(".")
         if re.search("corresponds to no data|No columns to parse", reason):
             reason = "it has no rows"
-        raise ValueError(f"{describe(table)} cannot be read: {reason}. {hint}") from error
+        error_type = MissingTable if is_missing or re.match(NO_CONFIG_OR_SPLIT, reason) else ValueError
+        raise error_type(f"{describe(table)} cannot be read: {reason}. {hint}") from error
 
 
 def _load_folder(path: str, table: Table) -> Rows:

@@ -1,6 +1,5 @@
 """Rows of one language in one table, and their columns of texts and of lists of words or labels."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +37,7 @@ class Rows:
     numbers: "np.ndarray"  # of the rows in the table, from 0
     translations: dict[str, Any] | None = None
     left_out: dict[str, Any] = field(default_factory=dict)  # numbers of rows by cause
+    examples: "Dataset | None" = None  # the rows in the columns of a kind of task, once it has read them
 
     @property
     def name(self) -> str:
@@ -56,33 +56,49 @@ class Rows:
             raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}. {advice}")
 
 
+def plain_tables(table: "LabeledTable", languages: list[str]) -> list[tuple["LabeledTable", list[str]]]:
+    """The tables of a table that has `{language}` in it, each with its language; another table as it is."""
+    if not has_place_for_language(table):
+        return [(table, languages)]
+    if not languages:
+        raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
+    return [(filled(table, language), [language]) for language in languages]
+
+
 def rows_of(table: "LabeledTable", languages: list[str], hub_root: str | None) -> list[Rows]:
-    """Reads a table: returns the rows of each language; by default of every language in `language_column`."""
-    if has_place_for_language(table):
-        if not languages:
-            raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
-        return [rows for name in languages for rows in rows_of(filled(table, name), [name], hub_root)]
+    """Reads a plain table: returns the rows of each language; by default of every language in `language_column`."""
     table = whole_file(table)
     dataset, fingerprint = read_table(table, hub_root)
     positions = selected(table, dataset)
     if table.language_column is not None:
-        require_column(dataset, table.language_column, describe(table))
-        column = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
-        found = list(dict.fromkeys(column.tolist()))
-        of_each = {name: positions[column == name] for name in languages or found}
-        if absent := [name for name, own in of_each.items() if not len(own)]:
-            raise ValueError(
-                f"{describe(table)} has {', '.join(found)} and not {absent[0]} in column {table.language_column}."
-            )
+        positions_by_language = _by_language(table, dataset, positions, languages)
     elif len(languages) == 1:
-        of_each = {languages[0]: positions}
+        positions_by_language = {languages[0]: positions}
     else:
         raise ValueError(
             f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
             "`language_column`, or write {language} into path or config if each language has its own table."
         )
-    parts = [Rows(table, name, dataset.select(own), fingerprint, own) for name, own in of_each.items()]
-    return [_joined(rows, hub_root) if table.translations else rows for rows in parts]
+    all_rows = []
+    for language, numbers in positions_by_language.items():
+        rows = Rows(table, language, dataset.select(numbers), fingerprint, numbers)
+        all_rows.append(_joined(rows, hub_root) if table.translations else rows)
+    return all_rows
+
+
+def _by_language(
+    table: "LabeledTable", dataset: "Dataset", positions: np.ndarray, languages: list[str]
+) -> dict[str, np.ndarray]:
+    """The positions of each language, by default of all. Raises ValueError for a language without a row."""
+    require_column(dataset, table.language_column, describe(table))
+    language_of_row = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
+    present = list(dict.fromkeys(language_of_row.tolist()))
+    for language in languages:
+        if language not in present:
+            raise ValueError(
+                f"{describe(table)} has {', '.join(present)} and not {language} in column {table.language_column}."
+            )
+    return {language: positions[language_of_row == language] for language in languages or present}
 
 
 def _joined(rows: Rows, hub_root: str | None) -> Rows:
@@ -90,27 +106,37 @@ def _joined(rows: Rows, hub_root: str | None) -> Rows:
     from datasets import concatenate_datasets
 
     table = filled(rows.table, rows.language)
-    named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
-    source = whole_file(Table(path=named.path, config=named.config, split=split, revision=named.revision))
+    translations = table.translations
+    split = table.split.split("[")[0]  # a slice is joined to the whole split
+    source = whole_file(
+        Table(path=translations.path, config=translations.config, split=split, revision=translations.revision)
+    )
+    where = describe(source)
     other, fingerprint = read_table(source, hub_root)
-    require_column(rows.dataset, named.join_on, rows.name)
-    keys = rows.dataset[named.join_on][:]
-    positions = unique_ids(other, named.join_on, describe(source)).get_indexer(keys)
-    if len(unknown := np.flatnonzero(positions < 0)):
+    require_column(rows.dataset, translations.join_on, rows.name)
+    ids = rows.dataset[translations.join_on][:]
+    positions = unique_ids(other, translations.join_on, where).get_indexer(ids)
+    unknown = np.flatnonzero(positions < 0)
+    if len(unknown):
         raise ValueError(
-            f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-            f"its rows has {keys[unknown[0]]!r} in column {named.join_on}."
+            f"{rows.place}: {len(unknown)} of {len(ids)} rows have no translation in {where}; none of its rows has "
+            f"{ids[unknown[0]]!r} in column {translations.join_on}."
         )
-    names = {}
-    for column in named.text_columns:  # a struct's fields are columns of their own: `answers` names them all
-        own = [name for name in other.column_names if f"{name}.".startswith(f"{column}.")]
-        names |= {name: f"translations.{name}" for name in own or [require_column(other, column, describe(source))]}
-    found = other.select_columns(list(names)).rename_columns(names).select(positions)
+    new_names = {}
+    for column in translations.text_columns:
+        # a struct's fields are columns of their own: `answers` names them all
+        fields = [name for name in other.column_names if f"{name}.".startswith(f"{column}.")]
+        if not fields:
+            require_column(other, column, where)
+        for name in fields:
+            new_names[name] = f"translations.{name}"
+    translated = other.select_columns(list(new_names)).rename_columns(new_names).select(positions)
+    columns = [f"translations.{column}" for column in translations.text_columns]
     return replace(
         rows,
-        table=replace(table, translation_columns=[f"translations.{one}" for one in named.text_columns]),
-        dataset=concatenate_datasets([rows.dataset, found], axis=1),
-        translations={**names_of(source), "join_on": named.join_on, "fingerprint": fingerprint},
+        table=replace(table, translation_columns=columns),
+        dataset=concatenate_datasets([rows.dataset, translated], axis=1),
+        translations={**names_of(source), "join_on": translations.join_on, "fingerprint": fingerprint},
     )
 
 
@@ -147,11 +173,22 @@ def filled(table: Any, language: str) -> Any:
 
     In names of languages and in `translations`, it is the language itself.
     """
-    own, fields = table.language_names.get(language, language), asdict(table)
+    fields = asdict(table)
     for key, value in fields.items():
-        name = language if key in CODED else own
-        fields[key] = json.loads(json.dumps(value).replace("{language}", json.dumps(name)[1:-1]))
+        name = language if key in CODED else table.language_names.get(language, language)
+        fields[key] = _with_language(value, name)
     return validate(type(table), fields)
+
+
+def _with_language(value: Any, name: str) -> Any:
+    """The value of a field with a name in place of `{language}` in all of its texts."""
+    if isinstance(value, str):
+        return value.replace("{language}", name)
+    if isinstance(value, list):
+        return [_with_language(item, name) for item in value]
+    if isinstance(value, dict):
+        return {_with_language(key, name): _with_language(item, name) for key, item in value.items()}
+    return value
 
 
 def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
@@ -160,13 +197,13 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
     Raises ValueError for a missing column, and if no row matches.
     """
     positions = np.arange(len(dataset))
-    for column, wanted in table.where.items():
+    for column, text in table.where.items():
         require_column(dataset, column, describe(table))
-        pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+        pattern = re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
         values = dataset[column][:]
         positions = np.array([row for row in positions if pattern.fullmatch(str(values[row]))], dtype=int)
         if not len(positions):
-            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}.")
+            raise ValueError(f"{describe(table)} has no row with {text!r} in column {column}.")
     return positions
 
 
@@ -194,8 +231,8 @@ def has_text(column: Any) -> np.ndarray:
     from pyarrow import array, compute, string
 
     texts = array(column, string()) if isinstance(column, list) else column
-    found = compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
-    return found.fill_null(False).to_numpy(zero_copy_only=False)
+    is_visible = compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
+    return is_visible.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "string", is_list: bool = False) -> Any:
@@ -203,7 +240,8 @@ def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "stri
     feature = require_column(dataset, column, where)
     inner = getattr(feature, "feature", None) if is_list else feature
     if dtype not in str(getattr(inner, "dtype", None)):
-        raise ValueError(f"{where}: column {column} holds {feature}, not {'lists of ' * is_list}{dtype}.")
+        expected = f"lists of {dtype}" if is_list else dtype
+        raise ValueError(f"{where}: column {column} holds {feature}, not {expected}.")
     return dataset[column]
 
 
@@ -230,9 +268,11 @@ def text_lists(
     lists = dataset[column][:]
     for row, texts in enumerate(lists):
         is_text = isinstance(texts, list) and {*map(type, texts)} <= {str} and not BREAKS.search("".join(texts))
-        if not is_text or not may_be_blank and not all(text.strip(" ") for text in texts):
+        is_blank = is_text and not all(text.strip(" ") for text in texts)
+        if not is_text or is_blank and not may_be_blank:
+            number = row if numbers is None else numbers[row]
             raise ValueError(
-                f"{where}, row {row if numbers is None else numbers[row]} (from 0): column {column} holds "
-                f"{str(texts)[:80]}, not a list of {what}s without tabs and line breaks. Correct or remove the row."
+                f"{where}, row {number} (from 0): column {column} holds {str(texts)[:80]}, not a list of {what}s "
+                "without tabs and line breaks. Correct or remove the row."
             )
     return lists

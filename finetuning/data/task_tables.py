@@ -1,19 +1,21 @@
 """The rows for training, selection and evaluation, by language, for every kind of task."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from crosslingual_zoo.finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of
+from crosslingual_zoo.finetuning.data.rows import Rows, has_place_for_language, names_of, plain_tables, rows_of
+from crosslingual_zoo.zoo_core.tables import MissingTable, describe
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from crosslingual_zoo.finetuning.recipe import Recipe, TaskRecipe, TrainingTable
+    from crosslingual_zoo.finetuning.recipe import LabeledTable, Recipe, TaskRecipe, TrainingTable
 
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
@@ -29,6 +31,14 @@ class Tables:
     train: list[Rows]
     dev: dict[str, list[Rows]]  # by language; empty where the last checkpoint is taken, or rows are held out
     evaluation: dict[str, Rows]  # by language
+    missing: list[str] = field(default_factory=list)  # what was not found, and is left out
+
+    def all_rows(self) -> Iterator[Rows]:
+        """The rows of every table: evaluated ones first, then those to train on and those of `dev`."""
+        yield from self.evaluation.values()
+        yield from self.train
+        for rows_of_language in self.dev.values():
+            yield from rows_of_language
 
 
 @dataclass
@@ -75,101 +85,137 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     return table.languages or [recipe.source_language]
 
 
-def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str, list[Rows]]:
-    """Returns the rows that select the checkpoint, by language; none if `selection` is last, or to hold them out later.
+def development_tables(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str, list["LabeledTable"]]:
+    """Returns the tables whose `dev_split` selects the checkpoint, by language; none if `selection` is last, or to hold
+    rows out later.
 
-    `mean_dev`: the evaluation tables' `dev_split` in every language that has one. `source_dev`: the `dev_split` in the
-    source language, even if it is not evaluated, as in the public XTREME scripts; else the training tables'
-    `dev_split`.
+    `mean_dev`: the evaluation tables' in every language that has one. `source_dev`: that in the source language, even
+    if it is not evaluated, as in the public XTREME scripts; else the training tables'.
     """
-    source, tables = recipe.source_language, {}
     if recipe.selection == "mean_dev":
-        tables = {language: [rows.table] for language, rows in evaluation.items() if rows.table.dev_split}
-    if recipe.selection == "source_dev":
-        evaluated = [evaluation[source].table] if source in evaluation else recipe.evaluation
-        trained = [table for table in recipe.train if source in (training_languages(recipe, table) or [source])]
-        found = [table for table in evaluated if table.dev_split][:1] or [t for t in trained if t.dev_split]
-        tables = {source: found} if found else {}
-    root, dev = recipe.hub_root, {}
-    for language, own in tables.items():
-        named = [replace(table, split=table.dev_split) for table in own]
-        dev[language] = [rows for table in named for rows in rows_of(table, [language], root)]
-    return dev
+        return {language: [rows.table] for language, rows in evaluation.items() if rows.table.dev_split}
+    if recipe.selection == "last":
+        return {}
+    source = recipe.source_language
+    evaluated = [evaluation[source].table] if source in evaluation else recipe.evaluation
+    with_dev = [table for table in evaluated if table.dev_split]
+    if with_dev:
+        return {source: with_dev[:1]}
+    trained = []
+    for table in recipe.train:
+        languages = training_languages(recipe, table)
+        if table.dev_split and (source in languages or not languages):
+            trained.append(table)
+    return {source: trained} if trained else {}
+
+
+@contextlib.contextmanager
+def noted_if_missing(recipe: "TaskRecipe", name: str, missing: list[str]) -> Generator[None]:
+    """Adds `name` to `missing` where a table is not found and the recipe allows it."""
+    try:
+        yield
+    except MissingTable:
+        if not recipe.skip_missing:
+            raise
+        missing.append(name)
+
+
+def missing_line(missing: list[str]) -> list[str]:
+    """A warning that lists what was not found; none without any."""
+    return [f"left out, because their tables were not found: {', '.join(missing)}"] if missing else []
+
+
+def read_rows(
+    recipe: "Recipe", table: "LabeledTable", languages: list[str], part: str, missing: list[str]
+) -> list[Rows]:
+    """Reads a table of a part of the recipe, by language; languages that are not found are noted in `missing`."""
+    all_rows: list[Rows] = []
+    for plain, languages_there in plain_tables(table, languages):
+        name = f"{', '.join(languages_there) or describe(plain)} ({part})"
+        with noted_if_missing(recipe, name, missing):
+            all_rows += rows_of(plain, languages_there, recipe.hub_root)
+    return all_rows
 
 
 def open_tables(recipe: "Recipe") -> Tables:
     """Reads every table of a recipe.
 
-    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
+    Raises MissingTable where no table to train on, or to evaluate, is found, and ValueError for a language that is
+    evaluated twice, and for settings without training rows that they need.
     """
-    root, setting, evaluation = recipe.hub_root, recipe.setting, {}
-    train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
-    for rows in [rows for table in recipe.evaluation for rows in rows_of(table, table.languages, root)]:
-        if evaluation.setdefault(rows.language, rows) is not rows:
-            raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
+    missing: list[str] = []
+    train: list[Rows] = []
+    for table in recipe.train:
+        train += read_rows(recipe, table, training_languages(recipe, table), "training rows", missing)
+    evaluation: dict[str, Rows] = {}
+    for table in recipe.evaluation:
+        for rows in read_rows(recipe, table, table.languages, "evaluated rows", missing):
+            if rows.language in evaluation:
+                raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
+            evaluation[rows.language] = rows
+    if not train or not evaluation:
+        raise MissingTable(f"tables were not found: {', '.join(missing)}")
     trained = {rows.language for rows in train}
+    setting = recipe.setting
     if setting == "translate_train_all" and not recipe.plug_in and trained <= {recipe.source_language}:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
-    if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
+    absent = [name for name in evaluation if name not in trained]
+    if setting == "supervised" and absent:
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    return Tables(train, development_rows(recipe, evaluation), evaluation)
+    dev: dict[str, list[Rows]] = {}
+    for language, tables in development_tables(recipe, evaluation).items():
+        dev[language] = []
+        for table in tables:
+            with_split = replace(table, split=table.dev_split)
+            dev[language] += read_rows(recipe, with_split, [language], "development rows", missing)
+    dev = {language: rows_of_language for language, rows_of_language in dev.items() if rows_of_language}
+    return Tables(train, dev, evaluation, missing)
 
 
-def gather(
-    recipe: "Recipe",
-    tables: Tables,
-    normalize: Callable[[Rows], "Dataset"],
-    warnings: list[str],
-    label_names: list[str],
-) -> TaskData:
-    """Returns the data of a run: `normalize` checks rows, gives them the columns of a kind of task, and adds to
-    `warnings`, each of which is kept once.
+def gather(recipe: "Recipe", tables: Tables, warnings: list[str], label_names: list[str]) -> TaskData:
+    """Returns the data of a run, from tables whose `examples` have the columns of a kind of task.
 
-    Development rows are held out, and rows are sampled if the recipe limits their number.
+    Development rows are held out, and rows are sampled if the recipe limits their number. Each warning is kept once.
     """
     from datasets import concatenate_datasets
 
-    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-    train = concatenate_datasets([normalize(rows) for rows in tables.train])
-    dev = {
-        language: concatenate_datasets([normalize(rows) for rows in parts]) for language, parts in tables.dev.items()
-    }
-    dev_data: Any = identities([rows for parts in tables.dev.values() for rows in parts])
+    train = concatenate_datasets([rows.examples for rows in tables.train])
+    dev = {}
+    for language, rows_of_language in tables.dev.items():
+        dev[language] = concatenate_datasets([rows.examples for rows in rows_of_language])
+    dev_data: Any = identities(list(itertools.chain(*tables.dev.values()))) or None
     if recipe.selection == "source_dev" and not dev:
-        trained = {rows.language for rows in tables.train}
-        if recipe.setting == "translate_train_all" or trained != {recipe.source_language} or not recipe.dev_fraction:
-            raise ValueError(
-                f"selection=source_dev finds no dev_split of {recipe.source_language}, and with setting="
-                f"{recipe.setting} and dev_fraction {recipe.dev_fraction} no training rows can be held out. Name a "
-                "dev_split, or use another selection."
-            )
+        check_held_out(recipe, tables)
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
-        train, dev = split["train"], {recipe.source_language: split["test"]}
+        train = split["train"]
+        dev = {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
     train = sample(train, recipe.max_train_examples)
-    evaluated = list(tables.evaluation.values())
-    drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
-    differs = [rows.table.differs for rows in evaluated if rows.table.differs]
-    differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
+    evaluation = {}
+    differs = [rows.table.differs for rows in tables.evaluation.values() if rows.table.differs]
+    for language, rows in tables.evaluation.items():
+        evaluation[language] = sample(rows.examples, recipe.max_evaluation_examples)
+        if len(evaluation[language]) < len(rows.examples):
+            differs.append("fewer rows")
     protocol = dict(
         training_data=identities(tables.train),
         training_rows=len(train),
         plug_in=recipe.plug_in,
         translations=recipe.translations_from,
         labels=label_names,
-        evaluation_data=identities(evaluated),
-        evaluated_rows={language: len(rows) for language, rows in drawn.items()},
+        evaluation_data=identities(list(tables.evaluation.values())),
+        evaluated_rows={language: len(rows) for language, rows in evaluation.items()},
         differs=list(dict.fromkeys(differs)),
         selection={
             "rule": recipe.selection,
-            "data": dev_data or None,
+            "data": dev_data,
             "rows": {language: len(rows) for language, rows in dev.items()},
         },
     )
-    parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
+    parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
     label = next((name for name in ("labels", "tags") if name in train.column_names), None)
-    warnings = [*warnings, *repeated_texts(parts, texts, label)]
+    warnings = [*warnings, *missing_line(tables.missing), *repeated_texts(parts, texts, label)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     held_out = sum(len(rows) for rows in dev.values())
     if dev and held_out < FEW_ROWS:
@@ -177,19 +223,33 @@ def gather(
             f"the checkpoint is chosen by {held_out} held-out rows, and fewer than {FEW_ROWS} say little: set "
             "`selection: last`, or hold out more"
         )
-    return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
+    return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, evaluation, label_names)
+
+
+def check_held_out(recipe: "Recipe", tables: Tables) -> None:
+    """Raises ValueError where no training rows can be held out for the selection."""
+    trained = {rows.language for rows in tables.train}
+    if recipe.setting == "translate_train_all" or trained != {recipe.source_language} or not recipe.dev_fraction:
+        raise ValueError(
+            f"selection=source_dev finds no dev_split of {recipe.source_language}, and with setting="
+            f"{recipe.setting} and dev_fraction {recipe.dev_fraction} no training rows can be held out. Name a "
+            "dev_split, or use another selection."
+        )
 
 
 def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> list[str]:
     """Warnings of evaluated tables with a note or of another split than test, and of fields that limit the rows."""
     warnings = [table.note for table in tables if table.note]
-    warnings += [
-        f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
-        for table in tables
-        if table.split != "test" and not Path(table.path).is_file()
-    ]
-    sizes = {field: getattr(recipe, field) for field in limits}
-    return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
+    for table in tables:
+        if table.split != "test" and not Path(table.path).is_file():
+            warnings.append(
+                f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
+            )
+    for name in limits:
+        size = getattr(recipe, name)
+        if size:
+            warnings.append(f"only a sample of the rows was used: {name} is {size}")
+    return warnings
 
 
 def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None = None) -> list[str]:
@@ -245,16 +305,6 @@ def _labels_by_text(rows: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
     return labels_by_text
 
 
-def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]) -> TaskData:
-    """The data with `change(rows, part, language)` of its rows; the language of `train` is empty."""
-    return replace(
-        data,
-        train=change(data.train, "train", ""),
-        dev={language: change(rows, "dev", language) for language, rows in data.dev.items()},
-        evaluation={language: change(rows, "evaluation", language) for language, rows in data.evaluation.items()},
-    )
-
-
 def sample(dataset: "Dataset", size: int) -> "Dataset":
     """`size` rows drawn with DATA_SEED, in their order; all of them for 0."""
     if not 0 < size < len(dataset):
@@ -266,9 +316,10 @@ def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
     """Returns the tables for results.json: one entry each, with languages, rows, fingerprint and translations."""
     tables: dict[str, dict[str, Any]] = {}
     for rows in all_rows:
-        entry = {**names_of(rows.table), "fingerprint": rows.fingerprint}
-        entry |= {"translations": rows.translations} if rows.translations else {}
-        entry = tables.setdefault(str(entry), {**entry, "languages": [], "rows": 0})
+        identity = {**names_of(rows.table), "fingerprint": rows.fingerprint}
+        if rows.translations:
+            identity["translations"] = rows.translations
+        entry = tables.setdefault(str(identity), {**identity, "languages": [], "rows": 0})
         entry["languages"].append(rows.language)
         entry["rows"] += len(rows.dataset)
         if "unlabeled" in rows.left_out:

@@ -14,15 +14,14 @@ from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
 from crosslingual_zoo.finetuning.data.rows import Rows
-from crosslingual_zoo.finetuning.data.task_tables import TRANSLATION, TaskData, each_part, translation_of
+from crosslingual_zoo.finetuning.data.task_tables import TRANSLATION, TaskData, translation_of
 from crosslingual_zoo.finetuning.heads import fit_head, label_names
 from crosslingual_zoo.finetuning.models import Start, fine_tuned_on
-from crosslingual_zoo.finetuning.progress import say, say_evaluation, shown_progress
+from crosslingual_zoo.finetuning.progress import shown_progress
 from crosslingual_zoo.finetuning.recipe import Recipe
-from crosslingual_zoo.finetuning.selection import kept_checkpoint
-from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task, scores_of
+from crosslingual_zoo.finetuning.seed import training_arguments
+from crosslingual_zoo.finetuning.tasks.base import Scored, TrainedTask, scores_of
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer, Outcome
-from crosslingual_zoo.finetuning.training import finish_training, train_seed, training_arguments
 from crosslingual_zoo.modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from crosslingual_zoo.modeling.layer_states import check_finite
 from crosslingual_zoo.zoo_core.masking import IGNORED
@@ -33,7 +32,7 @@ Windows = list[list[dict[str, Any]]]
 COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # of windows, in facts
 
 
-class LanguageTask(Task[R]):
+class LanguageTask(TrainedTask[R]):
     """Fine-tuning of a model with a head, for each seed, and a score of each language.
 
     Encoded rows have `labels`, also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a
@@ -75,42 +74,68 @@ class LanguageTask(Task[R]):
         """Rows to windows; the evaluated rows themselves stay, in `as_read`."""
         counts: dict[str, dict[str, dict[str, int]]] = {}  # by fact and part
 
-        def encode_rows(rows: Dataset, part: str, language: str) -> Dataset:
-            encoded = rows.map(
-                self._encode_batch,
-                batched=True,
-                with_indices=True,
-                remove_columns=rows.column_names,
-                fn_kwargs={"is_train": part == "train"},
-                desc=f"Encoding {part} {language}".strip(),
-            )
-            found = [name for name in COUNTED if name in encoded.column_names]
-            for name in found:
-                count = int(np.sum(encoded[name][:]))
-                counts.setdefault(COUNTED[name], {}).setdefault(part, {})[language or "all"] = count
-            return encoded.remove_columns(found)
+        def encoded(rows: Dataset, part: str, language: str) -> Dataset:
+            windows = self._windows(rows, part, language)
+            for name, fact in COUNTED.items():
+                if name in windows.column_names:
+                    count = int(np.sum(windows[name][:]))
+                    counts.setdefault(fact, {}).setdefault(part, {})[language or "all"] = count
+                    windows = windows.remove_columns(name)
+            return windows
 
-        encoded = each_part(data, encode_rows)
-        encoded.protocol.update(counts, **{name: getattr(self.recipe, name) for name in self.settings})
-        return dataclasses.replace(encoded, as_read=data.evaluation)
+        train = encoded(data.train, "train", "")
+        dev = {language: encoded(rows, "dev", language) for language, rows in data.dev.items()}
+        evaluation = {language: encoded(rows, "evaluation", language) for language, rows in data.evaluation.items()}
+        data.protocol.update(counts)
+        for name in self.settings:
+            data.protocol[name] = getattr(self.recipe, name)
+        return dataclasses.replace(data, train=train, dev=dev, evaluation=evaluation, as_read=data.evaluation)
+
+    def _windows(self, rows: Dataset, part: str, language: str) -> Dataset:
+        return rows.map(
+            self._encode_batch,
+            batched=True,
+            with_indices=True,
+            remove_columns=rows.column_names,
+            fn_kwargs={"is_train": part == "train"},
+            desc=f"Encoding {part} {language}".strip(),
+        )
 
     def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
-        """Columns of the windows of rows; of those of a translation, its inputs and, in training, its labels."""
-        rows, names = self.windows_of(batch, numbers, is_train, False), self.start.tokenizer.model_input_names
-        translation = {name.removeprefix(TRANSLATION): of for name, of in batch.items() if name.startswith(TRANSLATION)}
-        translated = self.windows_of(batch | translation, numbers, is_train, True) if translation else []
-        for own, others in zip(rows, translated, strict=bool(translation)):
-            for number, window in enumerate(own):
-                other, is_new = others[min(number, len(others) - 1)], number < len(others)
-                window |= {TRANSLATION + name: other[name] for name in names if name in other}
-                window["length"] += other["length"]
-                window["translation_cut"] = int(number == 0 and (len(others) > len(own) or other["cut"] > 0))
-                if is_train:
-                    window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
-        return {name: [window[name] for own in rows for window in own] for name in rows[0][0]}
+        """Columns of the windows of rows, with those of their translations."""
+        windows_by_row = self.windows_of(batch, numbers, is_train, False)
+        translation = {}
+        for name, values in batch.items():
+            if name.startswith(TRANSLATION):
+                translation[name.removeprefix(TRANSLATION)] = values
+        if translation:
+            translated = self.windows_of(batch | translation, numbers, is_train, True)
+            for windows, translated_windows in zip(windows_by_row, translated, strict=True):
+                self._add_translation(windows, translated_windows, is_train)
+        windows = [window for windows in windows_by_row for window in windows]
+        return {name: [window[name] for window in windows] for name in windows[0]}
+
+    def _add_translation(
+        self, windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_labels: bool
+    ) -> None:
+        """Adds to each window of a text that of its translation with the same number, or its last one.
+
+        The inputs are added and, in training, the labels; of a window that is read again, they are -100.
+        """
+        for number, window in enumerate(windows):
+            is_new = number < len(translated)
+            other = translated[number] if is_new else translated[-1]
+            for name in self.start.tokenizer.model_input_names:
+                if name in other:
+                    window[TRANSLATION + name] = other[name]
+            window["length"] += other["length"]
+            is_cut = number == 0 and (len(translated) > len(windows) or other["cut"] > 0)
+            window["translation_cut"] = int(is_cut)
+            if has_labels:
+                window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
 
     @abstractmethod
-    def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
+    def outcome(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """The outcome of a language of `dev` or `evaluation`; the predictions are in the order of its encoded rows."""
 
     def head(self, data: TaskData) -> dict[str, Any]:
@@ -207,50 +232,33 @@ class LanguageTask(Task[R]):
             greater_is_better=True if selects else None,
             label_names=["labels"],  # evaluated rows have no labels of a translation
             eval_do_concat_batches=False,  # `join` does it at the end
-            remove_unused_columns=not recipe.plug_in,  # the Trainer does not know the columns of y
+            remove_unused_columns=False,  # the collator does it: the Trainer does not know the columns of y
         )
 
-    def run_seed(
-        self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
-    ) -> Record:
-        """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
-        recipe = self.recipe
-        fresh = model.fresh_parameters
-        trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        size = f"{data.protocol['training_rows']:,} training rows"
+    def trainer(self, seed: int, model: torch.nn.Module, data: TaskData, checkpoints: Path) -> FineTuningTrainer:
+        return FineTuningTrainer(self, model, data, self.arguments(seed, checkpoints))
+
+    def describe(self, model: torch.nn.Module, data: TaskData) -> str:
+        parts = [f"{data.protocol['training_rows']:,} training rows"]
         if data.dev:
-            size += f", {sum(data.protocol['selection']['rows'].values()):,} held-out rows"
-        size += f", {fresh['count']:,} new parameters"
-        if fresh["head"]:
-            size += f"; head: {fresh['head']}"
-        train_seed(trainer, recipe, size)
-        selected_step = trainer.state.best_global_step or trainer.state.global_step
-        say(f"seed {seed}: {kept_checkpoint(trainer.state, selected_step, recipe.main_score)}")
-        outcomes: dict[str, Outcome] = {}
-        if evaluate:
-            say_evaluation(seed, data.protocol["evaluated_rows"])
-            with shown_progress(trainer, recipe.main_score):
-                outcomes = trainer.outcomes()
+            parts.append(f"{sum(data.protocol['selection']['rows'].values()):,} held-out rows")
+        parts.append(f"{model.fresh_parameters['count']:,} new parameters")
+        if model.fresh_parameters["head"]:
+            parts.append(f"head: {model.fresh_parameters['head']}")
+        return ", ".join(parts)
+
+    def select(self, trainer: FineTuningTrainer, data: TaskData) -> int:
+        """The Trainer has loaded the best weights, if the recipe selects any."""
+        return trainer.state.best_global_step or trainer.state.global_step
+
+    def score(self, trainer: FineTuningTrainer, data: TaskData) -> Scored:
+        with shown_progress(trainer, self.recipe.main_score):
+            outcomes = trainer.outcomes()
         scores = {language: outcome.scores for language, outcome in outcomes.items()}
         predictions = {language: outcome.records for language, outcome in outcomes.items()}
         module, version = self.metric
-        record = {
-            "metric": {"name": recipe.main_score, "module": module, "version": version},
-            "scores": scores_of(scores),
-            "selected_step": selected_step,
-            "fresh_parameters": fresh,
-        }
-        return finish_training(trainer, recipe, folder, record, predictions)
-
-    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
-        recipe = self.recipe
-        facts["fresh_parameters"] = {**records[0]["fresh_parameters"], "seeds": [record["seed"] for record in records]}
-        updates = [record["steps"] for record in records]
-        return {
-            "setting": recipe.setting,
-            "source_language": recipe.source_language,
-            "hyperparameters": {**dataclasses.asdict(recipe.training), "updates": updates},
-        }
+        facts = {"fresh_parameters": trainer.accelerator.unwrap_model(trainer.model).fresh_parameters}
+        return Scored(scores_of(scores), predictions, {"module": module, "version": version}, facts)
 
 
 def both_sides(rows: Rows, columns_of: Callable[[Rows], dict[str, list]]) -> dict[str, list]:

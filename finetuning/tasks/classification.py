@@ -53,7 +53,9 @@ class ClassificationTask(LanguageTask[Recipe]):
         columns = [_label_column(rows) for rows in tables.train]
         refuse_one_label(columns, "training rows")
         names = label_names(columns)
-        data = gather(recipe, tables, functools.partial(_normalize, names=names), warnings, names)
+        for rows in tables.all_rows():
+            rows.examples = _examples(rows, names)
+        data = gather(recipe, tables, warnings, names)
         data.protocol["texts"] = len(recipe.train[0].text_columns)
         data.protocol["chance"] = {  # always the commonest label
             language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
@@ -82,7 +84,7 @@ class ClassificationTask(LanguageTask[Recipe]):
     def head(self, data: TaskData) -> dict[str, Any]:
         return {**super().head(data), "problem_type": "single_label_classification"}
 
-    def score(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
+    def outcome(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
         found, probabilities = predictions
         gold, names = np.asarray(getattr(data, part)[language]["labels"][:]), data.label_names
 
@@ -100,7 +102,7 @@ def _labeled_tables(tables: Tables) -> Tables:
     train = [_labeled_rows(rows) for rows in tables.train]
     dev = {language: [_labeled_rows(rows) for rows in parts] for language, parts in tables.dev.items()}
     evaluation = {language: _labeled_rows(rows) for language, rows in tables.evaluation.items()}
-    return Tables(train, dev, evaluation)
+    return replace(tables, train=train, dev=dev, evaluation=evaluation)
 
 
 def _labeled_rows(rows: Rows) -> Rows:
@@ -140,7 +142,7 @@ def _left_out_line(tables: Tables) -> list[str]:
     )
 
 
-def _normalize(rows: Rows, names: list[str]) -> Dataset:
+def _examples(rows: Rows, names: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
     texts = both_sides(rows, functools.partial(named_texts, names=TEXTS))
     ids = label_ids(_label_column(rows), names)

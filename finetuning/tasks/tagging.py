@@ -60,7 +60,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     settings = ("max_length", "label_subword")
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
-    notes = ("f1, precision, recall: of chunks; token_accuracy: share of words with the right label",)
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod
@@ -73,7 +72,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
         Rows without labels are left out.
         """
-        recipe, warnings, tables = self.recipe, [], open_tables(self.recipe)
+        warnings: list[str] = []
+        tables = open_tables(self.recipe)
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(
@@ -87,8 +87,9 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         names = label_names(columns)
         form = form_of(names, lambda label: columns[0].rows.place)
         names = iob2_names(names, form) if form else names
-        normalize = functools.partial(_normalize, names=names, form=form, warnings=warnings)
-        data = gather(recipe, tables, normalize, warnings, names)
+        for rows in tables.all_rows():
+            rows.examples = _examples(rows, names, form, warnings)
+        data = gather(self.recipe, tables, warnings, names)
         if form is None:
             data.warnings.append(
                 "the labels mark no chunks: a run of equal labels counts as one, as in XTREME; compare token_accuracy"
@@ -113,7 +114,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         model.config.label_subword = self.recipe.label_subword  # readers of the labels must know their places
         return model
 
-    def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
+    def outcome(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
         """Returns the outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
         windows = getattr(data, part)[language]
         names = data.label_names
@@ -170,7 +171,7 @@ def _labels_by_row(rows: Rows) -> list[list[Any]]:
     return [[UNLABELED if label in missing else label for label in labels] for labels in labels_by_row]
 
 
-def _normalize(rows: Rows, names: list[str], form: str | None, warnings: list[str]) -> Dataset:
+def _examples(rows: Rows, names: list[str], form: str | None, warnings: list[str]) -> Dataset:
     """Columns `words`, `tags` (ids in `names`) and `row`, checked, and those of the translations."""
     columns = both_sides(rows, functools.partial(_side, names=names, form=form))
     columns["row"] = rows.numbers

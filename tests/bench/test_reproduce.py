@@ -75,7 +75,7 @@ def write_results(folder, values):
         for (language, layer), value in values.items()
     ]
     folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps({"format": FORMAT, "scores": rows}))
+    (folder / "results.json").write_text(json.dumps({"format": FORMAT, "kind": "tagging", "scores": rows}))
 
 
 def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):

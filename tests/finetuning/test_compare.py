@@ -1,7 +1,7 @@
 """Runs and suites side by side, from results.json files of which the scores are known."""
 
 from crosslingual_zoo.finetuning.compare import main
-from crosslingual_zoo.finetuning.page import warnings_of
+from crosslingual_zoo.finetuning.page import references_of, warnings_of
 from crosslingual_zoo.finetuning.results import Results
 from crosslingual_zoo.finetuning.suite import Suite, published_of, scores_of
 from crosslingual_zoo.zoo_core.provenance import write_json
@@ -22,16 +22,16 @@ def made_up(task, metrics, seeds=(1, 2), warnings=(), **changes):
         for seed, value in zip(seeds, values, strict=True)
     ]
     return Results({
-        "format": 2, "model": {"folder": "runs/m/model", "fingerprint": "sha256:0"}, "task": task,
+        "format": 3, "model": {"folder": "runs/m/model", "fingerprint": "sha256:0"}, "task": task,
         "kind": "classification", "setting": "zero_shot", "source_language": "en", "seeds": list(seeds),
         "hyperparameters": {"learning_rate": 1e-3, "updates": [5] * len(seeds)},
         "protocol": {
             "training_data": [TABLE], "evaluation_data": [TABLE], "evaluated_split": "test", "max_length": 128,
             "evaluated_rows": dict.fromkeys(metrics[next(iter(metrics))], 1000), "fine_tuned_before": [],
             "selection": {"rule": "last", "data": None, "selected_steps": [5] * len(seeds)},
-            "metric": {"name": next(iter(metrics)), "version": "1"}, **changes,
+            "metric": {"name": next(iter(metrics)), "module": "m", "version": "1", "unit": "percent"}, **changes,
         },
-        "scores": rows, "published": [], "lines": [], "warnings": list(warnings),
+        "scores": rows, "published": [], "curves": {}, "notes": [], "warnings": list(warnings),
     })  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def folder_of(path, *tasks):
         (path / one["task"]).mkdir(parents=True)
         write_json(path / one["task"] / "results.json", one)
     scores = {"m": scores_of(suite_of(), {one["task"]: one for one in tasks})}
-    write_json(path / "results.json", {"format": 2, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
+    write_json(path / "results.json", {"format": 3, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
     return str(path)
 
 
@@ -75,7 +75,8 @@ def test_published_of_shows_rows_over_the_same_languages_and_what_they_measure_o
     }
     (column,) = published_of(suite, found).values()
     assert column == {"bucc": "66.0"}
-    assert not warnings_of(found["udpos"]) and warnings_of(found["bucc"])[0].endswith("part of the pools, pooling cls")
+    udpos, bucc = (warnings_of(found[name], references_of(found[name])) for name in ("udpos", "bucc"))
+    assert not udpos and bucc[0].endswith("part of the pools, pooling cls")
 
 
 def test_compare_of_suites_where_they_were_measured_alike(tmp_path):

@@ -23,14 +23,14 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from crosslingual_zoo.finetuning import training
+from crosslingual_zoo.finetuning import run_task
 from crosslingual_zoo.finetuning.models import best_seed
 from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
-from crosslingual_zoo.finetuning.training import complete_checkpoints, finite
+from crosslingual_zoo.finetuning.seed import complete_checkpoints, finite
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from crosslingual_zoo.zoo_core.run_folders import LOCK, run_lock
@@ -74,7 +74,7 @@ def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, 
     scores = [entry["eval_en_accuracy"] for entry in looked_at.values()]
     assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores) and best["step"] < recorded["steps"]
     task = task_of(load_recipe(Recipe, str(topics_run / "recipe.yaml"), [f"model={folder}"]))
-    task.begin()
+    task.open()
     data = task.encode(task.read())
     trainer = FineTuningTrainer(task, task.load_model(str(folder), 2, data), data, task.arguments(2, tmp_path))
     assert trainer.evaluate()["eval_loss"] == pytest.approx(best["eval_loss"])
@@ -124,7 +124,7 @@ def test_encode_gives_types_of_tokens_to_a_model_that_has_them(types, topics, zo
         rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
         tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {columns}}}]")
     task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *PLUG_IN]))
-    task.begin()
+    task.open()
     batch = task.encode(task.read()).train[0]
     found = {name: set(of) for name, of in batch.items() if "token_type" in name}
     assert found == (dict.fromkeys(("token_type_ids", "translation_token_type_ids"), {0, 1}) if types == 2 else {})
@@ -204,19 +204,19 @@ def lack_of_memory():
 @pytest.mark.parametrize("error", lack_of_memory(), ids=lambda error: str(error)[:12])
 @pytest.mark.parametrize(("kind", "field"), [("topics", "training.batch_size"), ("captions", "training.max_tokens")])
 def test_run_without_enough_memory_names_the_fields_to_lower(error, kind, field, request, refused, monkeypatch):
-    def fails(task, resume, command):
+    def fails(recipe, resume, command):
         raise error
 
-    monkeypatch.setattr(training, "run", fails)
+    monkeypatch.setattr(run_task, "run_task", fails)
     *_, last = refused(request.getfixturevalue(kind)).splitlines()
     assert "error: " in last and field in last and "gradient_accumulation_steps" in last and "output_dir" in last
 
 
 def test_run_keeps_the_traceback_of_other_errors(topics, monkeypatch):
-    def fails(task, resume, command):
+    def fails(recipe, resume, command):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr(training, "run", fails)
+    monkeypatch.setattr(run_task, "run_task", fails)
     with pytest.raises(RuntimeError, match="shapes"):
         main(topics)
 

@@ -180,7 +180,7 @@ def test_run_of_a_classifier_of_another_project(topics, tiny_model, tmp_path):
     assert results["protocol"]["fresh_parameters"]["count"] == 0
     rows = load_file(out / "seed-1" / "model" / "model.safetensors")["classifier.out_proj.weight"]
     assert torch.allclose(rows, model.classifier.out_proj.weight.detach().flip(0), atol=1e-6)
-    assert record_of(out / "seed-1")["fresh_parameters"]["head"]
+    assert record_of(out / "seed-1")["facts"]["fresh_parameters"]["head"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -53,7 +53,7 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     width = max(map(len, labels))
     predictions = np.array([[*tags, *[outside] * (width - len(tags))] for tags in labels])
     predictions[0] = outside  # the first sentence's person is missed
-    found = list(task_of(recipe).score(data, "evaluation", "es", predictions).records)
+    found = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
     assert [(row["row"], row["words"]) for row in found] == [(n, sentences[n][0]) for n in (0, 2, 4)]
     assert [row["gold"] for row in found] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]

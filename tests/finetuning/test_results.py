@@ -5,11 +5,10 @@ import csv
 import pytest
 
 from crosslingual_zoo.finetuning.data.task_tables import table_warnings
-from crosslingual_zoo.finetuning.page import score_table, warnings_of, write_results
+from crosslingual_zoo.finetuning.page import references_of, score_table, warnings_of, write_results
 from crosslingual_zoo.finetuning.recipe import Recipe
-from crosslingual_zoo.finetuning.results import load_results, with_deviation
+from crosslingual_zoo.finetuning.results import load_results, make_results, with_deviation
 from crosslingual_zoo.finetuning.tasks.base import scores_of
-from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.test_compare import made_up
 
@@ -32,7 +31,8 @@ def task_results(rows, chance, *seeds):
     records = [
         {"seed": seed, "scores": scores_of({name: {"accuracy": score} for name, score in scores.items()})}
         | {"metric": {"name": "accuracy", "module": "accuracy", "version": "1"}, "parameters": 1, "steps": 100}
-        | {"fresh_parameters": {"count": 0, "names": []}, "selected_step": 80, "selection_score": 81.5}
+        | {"facts": {"fresh_parameters": {"count": 0, "names": []}}, "selected_step": 80, "selection_score": 81.5}
+        | {"selection_loss": 0.5, "history": [], "processes": 1}
         for seed, scores in enumerate(seeds, start=1)
     ]
     facts = {"training_data": [], "training_rows": 1, "evaluation_data": [], "evaluated_split": "test", "differs": []}
@@ -40,7 +40,7 @@ def task_results(rows, chance, *seeds):
     facts |= {"chance": dict.fromkeys(seeds[0], {"accuracy": chance}), "max_length": 128}
     recipe = load_recipe(Recipe, None, [*RECIPE, "evaluation=[{path: b}]"])
     model = {"folder": "runs/m/model", "fingerprint": "sha256:0", "type": "veco"}
-    return task_of(recipe).results(model, facts, records, ["a warning of the data"])
+    return make_results(recipe, model, facts, records, ["a warning of the data"])
 
 
 def test_results_chance_warnings_name_the_seed():
@@ -95,15 +95,16 @@ def test_score_table_has_published_scores_and_their_average_over_the_same_langua
     chance = dict.fromkeys(SCORES["accuracy"], {"accuracy": 100 / 3})
     found = made_up("xnli", SCORES, chance=chance, differs=["fewer rows"])
     found["published"] = [PUBLISHED]
-    columns, rows = score_table(found)
+    references = references_of(found)
+    columns, rows = score_table(found, references)
     title = "XLM-Align (ACL 2021), Table 18, XLM-Align base, zero-shot"
     assert columns == ["language", "accuracy", "guessing", title]
     assert [row[-1] for row in rows] == ["86.7", "78.8", "67.1", "", "", ""]
-    assert "fewer rows" in warnings_of(found)[0]
+    assert "fewer rows" in warnings_of(found, references)[0]
     every = "en fr es de el bg ru tr ar vi th zh hi sw ur".split()
     whole = made_up("xnli", {"accuracy": dict.fromkeys(every, [70.0] * 2)})
     whole["published"] = [PUBLISHED]
-    assert score_table(whole)[1][-3][-1] == "76.2"
+    assert score_table(whole, references_of(whole))[1][-3][-1] == "76.2"
 
 
 def test_write_results_files_agree(tmp_path, drawn):

@@ -9,13 +9,13 @@ import weakref
 import pytest
 import torch
 
-from crosslingual_zoo.finetuning import runs, training
+from crosslingual_zoo.finetuning import run_task, runs
 from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main as finetune
 from crosslingual_zoo.finetuning.runs import main, run_all
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
-from crosslingual_zoo.finetuning.training import Diverged
+from crosslingual_zoo.finetuning.seed import Diverged
 from crosslingual_zoo.zoo_core.processes import Stopped
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
@@ -35,13 +35,13 @@ def product(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The folders of the runs that were executed."""
-    run, folders = training.run, []
+    run, folders = run_task.run_task, []
 
-    def counted(task, resume, command):
-        folders.append(task.recipe.output_dir.partition("/out/")[2])
-        return run(task, resume, command)
+    def counted(recipe, resume, command, evaluate=True):
+        folders.append(recipe.output_dir.partition("/out/")[2])
+        return run(recipe, resume, command, evaluate)
 
-    monkeypatch.setattr(training, "run", counted)
+    monkeypatch.setattr(run_task, "run_task", counted)
     return folders
 
 
@@ -144,14 +144,14 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
 def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
     dev, ran = dict(zip(NAMES, scores, strict=True)), []
 
-    def run(task, resume, command, evaluate=True, sweep=None):
-        ran.append((task.recipe.training.learning_rate, task.recipe.seeds, sweep and sweep["score"]))
-        found = None if evaluate else dev[task.recipe.output_dir.rpartition("/")[2]]
+    def run(recipe, resume, command, evaluate=True, sweep=None):
+        ran.append((recipe.training.learning_rate, recipe.seeds, sweep and sweep["score"]))
+        found = None if evaluate else dev[recipe.output_dir.rpartition("/")[2]]
         if isinstance(found, Exception):
             raise found
         return [{"selection_score": found}]
 
-    monkeypatch.setattr(training, "run", run)
+    monkeypatch.setattr(run_task, "run_task", run)
     finetune([*topics, GRID, "--sweep"])
     best = scores[(1e-3, 1e-2).index(taken)]
     assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]
@@ -163,11 +163,11 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
 def test_sweep_takes_the_lower_loss_of_equal_points(losses, taken, topics, monkeypatch):
     dev, ran = dict(zip(NAMES, losses, strict=True)), []
 
-    def run(task, resume, command, evaluate=True, sweep=None):
-        ran.append(task.recipe.training.learning_rate)
-        return [{"selection_score": 50.0, "selection_loss": dev.get(task.recipe.output_dir.rpartition("/")[2])}]
+    def run(recipe, resume, command, evaluate=True, sweep=None):
+        ran.append(recipe.training.learning_rate)
+        return [{"selection_score": 50.0, "selection_loss": dev.get(recipe.output_dir.rpartition("/")[2])}]
 
-    monkeypatch.setattr(training, "run", run)
+    monkeypatch.setattr(run_task, "run_task", run)
     finetune([*topics, GRID, "--sweep"])
     assert ran == [1e-3, 1e-2, taken]
 
@@ -195,14 +195,14 @@ def fails_in(monkeypatch):
     def patch(failing, error):
         ran = []
 
-        def run(task, resume, command, evaluate=True, sweep=None):
-            name = task.recipe.output_dir.rpartition("/")[2]
+        def run(recipe, resume, command, evaluate=True, sweep=None):
+            name = recipe.output_dir.rpartition("/")[2]
             ran.append(name)
             if name == failing:
                 raise error
             return [{"selection_score": 50.0}]
 
-        monkeypatch.setattr(training, "run", run)
+        monkeypatch.setattr(run_task, "run_task", run)
         return ran
 
     return patch
@@ -213,10 +213,10 @@ def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_
     names = ["one", "two", "three"]
     recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in names}
     ran = fails_in("two", error)
-    failed = run_all(recipes, [])
+    failed = run_all(recipes, []).failed
     assert ran == names and list(failed) == ["two"]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"two failed: {failed['two']}"
+    assert line == f"two failed: {failed['two'].reason}"
     trace = tmp_path / "two" / "failure.txt"
     is_of_users = isinstance(error, (ValueError, OSError))
     assert trace.exists() != is_of_users
@@ -225,7 +225,7 @@ def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_
         assert trace.read_text(encoding="utf-8").startswith("Traceback")
     # the same command runs it again, in the same folder
     ran = fails_in(None, None)
-    assert run_all({"two": recipes["two"]}, []) == {}
+    assert run_all({"two": recipes["two"]}, []).failed == {}
     assert ran == ["two"] and not trace.exists()
 
 
@@ -278,15 +278,15 @@ def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch)
     recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
     models = []
 
-    def run(task, resume, command):
+    def run(recipe, resume, command, evaluate=True):
         assert all(model() is None for model in models)
         model = torch.nn.Linear(2, 2)
         model.itself = [model]  # a cycle, as a Trainer's
         models.append(weakref.ref(model))
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(training, "run", run)
-    assert len(run_all(recipes, [])) == 2 == len(models)
+    monkeypatch.setattr(run_task, "run_task", run)
+    assert len(run_all(recipes, []).failed) == 2 == len(models)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -301,7 +301,7 @@ def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_mo
     step = FineTuningTrainer.training_step
 
     def fails_for_german(self, *args, **kwargs):
-        if self.task.recipe.source_language == "de":
+        if self.recipe.source_language == "de":
             raise RuntimeError("CUDA out of memory")
         return step(self, *args, **kwargs)
 

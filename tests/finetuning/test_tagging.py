@@ -295,7 +295,7 @@ def test_tagging_scores_are_those_of_the_saved_model(people, people_run):
     words = tagging.words_of_sentences(rows, predictions)
     found = [[data.label_names[number] for number in sentence] for sentence in words]
     assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
-    outcome = task_of(recipe).score(data, "evaluation", "de", predictions)
+    outcome = task_of(recipe).outcome(data, "evaluation", "de", predictions)
     assert outcome.scores == pytest.approx(record["all_scores"]["de"])
 
 
@@ -304,5 +304,5 @@ def test_begin_pads_on_the_right(people, tiny_model, tmp_path):
     settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
     (left / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")
     task = task_of(load_recipe(TaggingRecipe, None, [*people, f"model={left}"]))
-    task.begin()
+    task.open()
     assert task.start.tokenizer.padding_side == "right"

@@ -36,7 +36,7 @@ def test_commands_of_hub_cards_refuse(command, named, made_up_run, hub, monkeypa
     (folder.parent / "edited" / "README.md").write_text("Mine.\n")
     (folder.parent / "edited" / "modules.json").write_text("[]")
     write_card("named", repo="owner/model", license="mit")
-    (folder.parent / "few.json").write_text('{"format": 2, "protocol": {}}')
+    (folder.parent / "few.json").write_text('{"format": 3, "protocol": {}}')
     other = json.loads(file.read_text()) | {"model": {"folder": "model", "fingerprint": "sha256:of another one"}}
     (folder.parent / "other.json").write_text(json.dumps(other))
     before = {path: path.is_file() and path.read_bytes() for path in folder.parent.rglob("*")}

@@ -58,12 +58,17 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         `start` and `end` are the characters of the first answer that is in the context, -1 if there is none: such
         training rows are left out. `row` is the number in the table, `id` that of the table, if it has one.
         """
-        recipe, warnings = self.recipe, []
+        recipe = self.recipe
+        warnings: list[str] = []
         tables = open_tables(recipe)
-        scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
+        scored = [*tables.evaluation, *tables.dev]
+        if recipe.selection != "last":
+            scored.append(recipe.source_language)
         for language in dict.fromkeys(scored):
             self.measure(language, ["a"], [["a"]])  # before hours of training
-        data = gather(recipe, tables, functools.partial(_normalize, warnings=warnings), warnings, [])
+        for rows in tables.all_rows():
+            rows.examples = _examples(rows, warnings)
+        data = gather(recipe, tables, warnings, [])
         kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
         trained = data.train["language"][:]
         left_out = Counter(trained) - Counter(trained[row] for row in kept)
@@ -85,7 +90,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def head(self, data: TaskData) -> dict[str, Any]:
         return {"num_labels": 2}  # start and end; a folder may have a classifier's number
 
-    def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
+    def outcome(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
         windows = getattr(data, part)[language]
         answers, golds = predicted_answers(windows, predictions, N_BEST, self.recipe.max_answer_length)
@@ -104,7 +109,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return score_answers(answers, golds, tokens[self.recipe.metric])
 
 
-def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
+def _examples(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
     columns, count = both_sides(rows, functools.partial(_side, warnings=warnings)), len(rows.dataset)
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count

@@ -1,7 +1,7 @@
 """The translation recipe: every field that `finetuning/run.py` reads where `kind` is translation."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Len
 from omegaconf import MISSING
@@ -85,7 +85,10 @@ class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
     task_class = "translation.task:TranslationTask"
-    main_score, task_type = "sacrebleu", "translation"
+    main_score = "sacrebleu"
+    metrics = ("sacrebleu", "bleu", "chrf")
+    notes = ("bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",)
+    task_type = "translation"
     measures = "translations, compared with those of people"
     memory_advice = (
         "Raise training.gradient_accumulation_steps, which changes no step, or lower training.max_tokens or "
@@ -129,9 +132,20 @@ class TranslationRecipe(TrainedRecipe):
         return {"-".join(pair): pair[1] for pair in map(self.languages_of, [*self.dev, *self.test])}
 
     @property
-    def max_length(self) -> int:
-        """Returns the number of positions that the model must have."""
+    def longest_input(self) -> int:
         return max(self.max_source_length, self.max_target_length)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "setting": "supervised",
+            "source_language": self.source_language,
+            "target_language": self.target_language,
+            "hyperparameters": {
+                **asdict(self.training),
+                "initialize": self.initialize,
+                "generation": asdict(self.generation),
+            },
+        }
 
     def check(self) -> None:
         super().check()

@@ -6,7 +6,7 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,21 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
 from crosslingual_zoo.finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
-from crosslingual_zoo.finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
+from crosslingual_zoo.finetuning.data.rows import Rows
+from crosslingual_zoo.finetuning.data.task_tables import (
+    TaskData,
+    missing_line,
+    noted_if_missing,
+    repeated_texts,
+    sample,
+    table_warnings,
+)
 from crosslingual_zoo.finetuning.metrics import load_metric
 from crosslingual_zoo.finetuning.models import Start, fine_tuned_on
-from crosslingual_zoo.finetuning.progress import say, say_evaluation
-from crosslingual_zoo.finetuning.selection import kept_checkpoint
-from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task, scores_of
+from crosslingual_zoo.finetuning.tasks.base import Scored, TrainedTask, scores_of
 from crosslingual_zoo.finetuning.tasks.translation.batches import Examples
 from crosslingual_zoo.finetuning.tasks.translation.model import average_weights, build_model, check_architecture
-from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
+from crosslingual_zoo.finetuning.tasks.translation.recipe import PairTable, TranslationRecipe
 from crosslingual_zoo.finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
@@ -32,20 +38,17 @@ from crosslingual_zoo.finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from crosslingual_zoo.finetuning.training import finish_training, finite, train_seed
 from crosslingual_zoo.zoo_core.processes import main_first
+from crosslingual_zoo.zoo_core.tables import MissingTable
 
 
-class TranslationTask(Task[TranslationRecipe]):
+class TranslationTask(TrainedTask[TranslationRecipe]):
     """An encoder-decoder that is trained on pairs of sentences; every pair of languages is evaluated by itself.
 
     Data are pairs of `source` and `target` text; after `encode` ids and lengths, the training pairs without their
     texts. `table` of a training pair is the position of its table in the recipe, which says how its source is masked.
     `row` of an evaluated pair is its number in its table.
     """
-
-    metrics = ("sacrebleu", "bleu", "chrf")
-    notes = ("bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",)
 
     def open(self) -> Start:
         start = super().open()
@@ -54,32 +57,35 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
-        recipe, root = self.recipe, self.recipe.hub_root
-        train, dev, test = (
-            [
-                open_pairs(table, f"{part}.{position}", "-".join(recipe.languages_of(table)), root, part != "test")
-                for position, table in enumerate(getattr(recipe, part))
-            ]
-            for part in ("train", "dev", "test")
-        )
-        pairs = [rows.language for rows in test]
-        if len(set(pairs)) < len(pairs):
-            raise ValueError(f"The tables of test are of the pairs {pairs}. Evaluate each only once.")
-        numbered = [
-            rows.dataset.add_column("table", np.full(len(rows.dataset), number, "int16"))
-            for number, rows in enumerate(train)
-        ]
+        recipe = self.recipe
+        missing: list[str] = []
+        train = self._open("train", recipe.train, missing)
+        dev = self._open("dev", recipe.dev, missing)
+        test = self._open("test", recipe.test, missing, may_be_empty=False)
+        if not train or not test:
+            raise MissingTable(f"tables were not found: {', '.join(missing)}")
+        tested = [rows.language for rows in test]
+        if len(set(tested)) < len(tested):
+            raise ValueError(f"The tables of test are of the pairs {tested}. Evaluate each only once.")
+
+        numbered = []
+        empty = {"train": Counter(), "dev": Counter()}
+        for number, rows in enumerate(train):
+            numbered.append(rows.dataset.add_column("table", np.full(len(rows.dataset), number, "int16")))
+            empty["train"]["all"] += rows.left_out["empty"]
         training = sample(concatenate_datasets(numbered), recipe.max_train_examples)
-        empty = {"train": Counter(all=sum(rows.left_out["empty"] for rows in train)), "dev": Counter()}
-        by_pair: dict[str, list[Dataset]] = {}
+
+        dev_tables: dict[str, list[Dataset]] = {}
         for rows in dev:
-            by_pair.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
+            dev_tables.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
             empty["dev"][rows.language] += rows.left_out["empty"]
-        development = {pair: concatenate_datasets(parts) for pair, parts in by_pair.items()}
-        evaluated = {
-            rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples)
-            for rows in test
-        }
+        development = {pair: concatenate_datasets(tables) for pair, tables in dev_tables.items()}
+
+        evaluated = {}
+        for rows in test:
+            numbered_rows = rows.dataset.add_column("row", rows.numbers)
+            evaluated[rows.language] = sample(numbered_rows, recipe.max_test_examples)
+
         facts = {
             "training_data": [pair_identity(rows) for rows in train],
             "training_rows": len(training),
@@ -93,46 +99,69 @@ class TranslationTask(Task[TranslationRecipe]):
             },
         }
         parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
-        warnings = table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
+        warnings = missing_line(missing)
+        warnings += table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
         warnings += repeated_texts(parts, list(SIDES))
         return TaskData(facts, warnings, training, development, evaluated)
+
+    def _open(
+        self, part: str, tables: Sequence[PairTable], missing: list[str], may_be_empty: bool = True
+    ) -> list[Rows]:
+        """The pairs of each table of a part of the recipe."""
+        all_rows = []
+        for number, table in enumerate(tables):
+            pair = "-".join(self.recipe.languages_of(table))
+            name = f"{part}.{number}"
+            with noted_if_missing(self.recipe, f"{pair} ({name})", missing):
+                all_rows.append(open_pairs(table, name, pair, self.recipe.hub_root, may_be_empty))
+        return all_rows
 
     def encode(self, data: TaskData) -> TaskData:
         """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
 
         Training pairs that are too long are dropped or cut, evaluated ones cut; the facts count them.
         """
-        recipe, tokenizer = self.recipe, self.start.tokenizer
-        if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
+        recipe = self.recipe
+        masks = any(table.source_mask_probability for table in recipe.train)
+        if masks and self.start.tokenizer.mask_token_id is None:
             raise ValueError("source_mask_probability is set, and the tokenizer has no mask token. Leave it out.")
-        limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
         long: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
-
-        def encode_rows(rows: Dataset, part: str, pair: str) -> Dataset:
-            with main_first():  # the other processes find the cached copy
-                rows = rows.map(
-                    _encode_batch,
-                    batched=True,
-                    remove_columns=None if pair else list(SIDES),
-                    fn_kwargs={"tokenizer": tokenizer, "limits": limits},
-                    num_proc=recipe.num_workers or None,
-                    desc=f"Encoding {part} {pair}",
-                )
-            # references are scored as text, whole
-            sides = SIDES if part != "evaluation" else SIDES[:1]
-            is_long = np.logical_or.reduce([column(rows, f"{side}_is_long") for side in sides])
-            long[part][pair or "all"] = int(is_long.sum())
-            if part == "train" and recipe.too_long == "drop" and is_long.any():
-                rows = rows.select(np.flatnonzero(~is_long))
-            return rows
-
-        encoded = each_part(data, encode_rows)
-        if not len(encoded.train):
+        train = self._encode_rows(data.train, "train", "")
+        is_long = _is_long(train, SIDES)
+        long["train"]["all"] = int(is_long.sum())
+        if recipe.too_long == "drop" and is_long.any():
+            train = train.select(np.flatnonzero(~is_long))
+        if not len(train):
+            limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
             raise ValueError(f"All training pairs are longer than {limits}. Raise max_..._length, or set too_long=cut.")
-        settings = ("max_source_length", "max_target_length", "max_length", "too_long")
-        encoded.protocol.update({name: getattr(recipe, name) for name in settings}, long_pairs=long)
-        encoded.protocol["training_rows"] = len(encoded.train)
-        return encoded
+        dev = {pair: self._encode_rows(rows, "dev", pair) for pair, rows in data.dev.items()}
+        for pair, rows in dev.items():
+            long["dev"][pair] = int(_is_long(rows, SIDES).sum())
+        evaluation = {pair: self._encode_rows(rows, "evaluation", pair) for pair, rows in data.evaluation.items()}
+        for pair, rows in evaluation.items():
+            long["evaluation"][pair] = int(_is_long(rows, SIDES[:1]).sum())  # references are scored as text, whole
+        data.protocol.update(
+            max_source_length=recipe.max_source_length,
+            max_target_length=recipe.max_target_length,
+            max_length=recipe.longest_input,
+            too_long=recipe.too_long,
+            long_pairs=long,
+            training_rows=len(train),
+        )
+        return dataclasses.replace(data, train=train, dev=dev, evaluation=evaluation)
+
+    def _encode_rows(self, rows: Dataset, part: str, pair: str) -> Dataset:
+        recipe = self.recipe
+        limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
+        with main_first():  # the other processes find the cached copy
+            return rows.map(
+                _encode_batch,
+                batched=True,
+                remove_columns=None if pair else list(SIDES),
+                fn_kwargs={"tokenizer": self.start.tokenizer, "limits": limits},
+                num_proc=recipe.num_workers or None,
+                desc=f"Encoding {part} {pair}",
+            )
 
     def check_run(self, data: TaskData) -> None:
         recipe = self.recipe
@@ -148,13 +177,10 @@ class TranslationTask(Task[TranslationRecipe]):
         model.config.fine_tuned_on = [*fine_tuned_on(config), f"{self.recipe.task} (translation)"]
         return model
 
-    def run_seed(
-        self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
-    ) -> Record:
-        """The selected weights translate every test."""
-        recipe, checkpoints = self.recipe, folder / "checkpoints"
+    def trainer(self, seed: int, model: torch.nn.Module, data: TaskData, checkpoints: Path) -> TranslationTrainer:
+        recipe = self.recipe
         plan = make_plan(recipe, data.train, seed)
-        trainer = TranslationTrainer(
+        return TranslationTrainer(
             model=model,
             args=translation_arguments(recipe, seed, checkpoints, plan),
             train_dataset=Examples(data.train, self.start.tokenizer, seed, recipe.train),
@@ -163,51 +189,41 @@ class TranslationTask(Task[TranslationRecipe]):
             recipe=recipe,
             plan=plan,
         )
-        train_seed(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
-        PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
-        state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
-        if recipe.selection != "average":
-            steps = [state.global_step]
-        average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
-        selected_step = steps if len(steps) > 1 else steps[0]
-        say(f"seed {seed}: {kept_checkpoint(state, selected_step, recipe.main_score)}")
-        say_evaluation(seed, data.protocol["evaluated_rows"])
-        hypotheses, scores = {}, {}
-        for pair, rows in data.evaluation.items():
-            hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
-            scores[pair] = trainer.score(pair, hypotheses[pair], rows["target"][:])
-        decoder = ("decoder_layers", "decoder_layer_indices", "tie_decoder")
-        record = {
-            "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
-            "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
-            "scores": scores_of(scores),
-            "selected_step": selected_step,
-            "decoder": {name: getattr(model.config, name) for name in decoder},
-            "curve": [
-                {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
-                for entry in finite(state.log_history)
-                if "eval_loss" in entry
-            ],
-        }
-        predictions = {pair: _rows(data.evaluation[pair], own) for pair, own in hypotheses.items()}
-        return finish_training(trainer, recipe, folder, record, predictions)
 
-    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
+    def describe(self, model: torch.nn.Module, data: TaskData) -> str:
+        return f"{len(data.train):,} pairs"
+
+    def select(self, trainer: TranslationTrainer, data: TaskData) -> int | list[int]:
+        """The last weights, or the mean of the last checkpoints."""
         recipe = self.recipe
-        facts["metric"]["signatures"] = records[0]["signatures"]
-        return {
-            "setting": "supervised",
-            "source_language": recipe.source_language,
-            "target_language": recipe.target_language,
-            "hyperparameters": {
-                **dataclasses.asdict(recipe.training),
-                "initialize": recipe.initialize,
-                **records[0]["decoder"],  # from the model: if it already has a decoder, the recipe does not describe it
-                "generation": dataclasses.asdict(recipe.generation),
-                "updates": [record["steps"] for record in records],
-            },
-            "curve": {str(record["seed"]): record["curve"] for record in records},
-        }
+        PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
+        steps = [trainer.state.global_step]
+        if recipe.selection == "average":
+            steps = saved_steps(recipe, trainer.plan)[-recipe.average_checkpoints :]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        average_weights(model, [Path(trainer.args.output_dir) / f"checkpoint-{step}" for step in steps])
+        return steps if len(steps) > 1 else steps[0]
+
+    def score(self, trainer: TranslationTrainer, data: TaskData) -> Scored:
+        """Translates every test."""
+        scores = {}
+        signatures = {}
+        predictions = {}
+        for pair, rows in data.evaluation.items():
+            hypotheses = trainer.translate(rows, self.recipe.generation.beams)
+            scores[pair] = trainer.score(pair, hypotheses, rows["target"][:])
+            signatures[pair] = scores[pair].pop("signatures")
+            predictions[pair] = _rows(rows, hypotheses)
+        metric = {"module": "bleu", "version": load_metric("bleu").version, "signatures": signatures}
+        config = trainer.accelerator.unwrap_model(trainer.model).config
+        # from the model: if it already has a decoder, the recipe does not describe it
+        decoder = {name: getattr(config, name) for name in ("decoder_layers", "decoder_layer_indices", "tie_decoder")}
+        return Scored(scores_of(scores), predictions, metric, decoder)
+
+
+def _is_long(rows: Dataset, sides: Sequence[str]) -> np.ndarray:
+    """Whether one of the sides of a pair is longer than its limit."""
+    return np.logical_or.reduce([column(rows, f"{side}_is_long") for side in sides])
 
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:

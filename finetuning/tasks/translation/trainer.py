@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 from datasets import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from crosslingual_zoo.finetuning.data.task_tables import sample
 from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
 from crosslingual_zoo.finetuning.metrics import load_metric
+from crosslingual_zoo.finetuning.seed import training_arguments
 from crosslingual_zoo.finetuning.steps import TrainsByPlan
 from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
 from crosslingual_zoo.finetuning.tasks.translation.model import beam_search
 from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
-from crosslingual_zoo.finetuning.training import training_arguments
 from crosslingual_zoo.zoo_core.masking import IGNORED
 
 
@@ -29,8 +29,11 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
-        self.recipe, self.layerwise_decay = recipe, recipe.training.layerwise_decay
-        padding, start = self.processing_class.pad_token_id, self.model.generation_config.decoder_start_token_id
+        self.recipe = recipe
+        self.plan = plan
+        self.layerwise_decay = recipe.training.layerwise_decay
+        padding = self.processing_class.pad_token_id
+        start = self.model.generation_config.decoder_start_token_id
         self.train_by(plan, self.train_dataset, partial(collate, padding_id=padding, decoder_start_id=start))
 
     def compute_loss(
@@ -59,15 +62,18 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Loss per target token of all development pairs and, with `dev_bleu_examples`, BLEU of some of the first."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        total, tokens = 0.0, 0  # Python's numbers: double precision on every device
+        total = 0.0  # Python's numbers: double precision on every device
+        tokens = 0
         with torch.no_grad(), self.accelerator.autocast():
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
                 for _, batch in self._evaluated(rows, sizes):
                     loss = self.model(**batch, label_smoothing=0.0, output_logits=False).loss
                     count = int(batch["labels"].ne(IGNORED).sum())
-                    total, tokens = total + loss.item() * count, tokens + count
-        total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
+                    total += loss.item() * count
+                    tokens += count
+        total = sum(gather_object([total]))
+        tokens = sum(gather_object([tokens]))
         scores = {f"{metric_key_prefix}_loss": total / tokens}
         if self.recipe.dev_bleu_examples:
             chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
@@ -91,19 +97,19 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
         """The metrics of finetuning/metrics/bleu in the pair's target language."""
-        bleu, language = load_metric("bleu"), self.recipe.targets[pair]
-        return bleu.compute(predictions=hypotheses, references=references, language=language)
+        language = self.recipe.targets[pair]
+        return load_metric("bleu").compute(predictions=hypotheses, references=references, language=language)
 
     def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""
-        maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
+        accelerator = self.accelerator
+        maximum = self.recipe.generation.max_tokens
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
-        loader = self.loader(
-            Examples(rows, self.processing_class), [[(row, 0, True) for row in group] for group in groups]
-        )
+        keys_by_batch = [[(row, 0, True) for row in group] for group in groups]
+        loader = self.loader(Examples(rows, self.processing_class), keys_by_batch)
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
-            yield group, self._prepare_inputs(batch)
+            yield group, send_to_device(batch, accelerator.device)
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:

@@ -1,7 +1,6 @@
 """Tasks that train nothing: they evaluate the vectors of an unchanged model, by layer."""
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -9,8 +8,7 @@ from accelerate import PartialState
 from transformers import AutoModel
 
 from crosslingual_zoo.finetuning.data.task_tables import PairData
-from crosslingual_zoo.finetuning.run_folder import finish_seed
-from crosslingual_zoo.finetuning.tasks.base import Facts, Record, Task
+from crosslingual_zoo.finetuning.tasks.base import Facts, Scored, Task
 from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
 from crosslingual_zoo.finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe
 from crosslingual_zoo.modeling.checkpoints import load_whole
@@ -42,54 +40,50 @@ class VectorTask(Task[R]):
     def method(self) -> Facts:
         """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
 
-    def build(self, seed: int, data: PairData) -> Any:
-        path, _, tokenizer, identity = self.start
-        trusts, dtype = self.recipe.trust_remote_code, DTYPES[self.recipe.precision]
+    def build(self, seed: int, data: PairData) -> torch.nn.Module:
+        trusts = self.recipe.trust_remote_code
+        dtype = DTYPES[self.recipe.precision]
         with main_first():
-            model = load_whole(AutoModel, path, identity["folder"], trusts, dtype=dtype)
-        return self.reader(model.to(PartialState().device), tokenizer)
+            model = load_whole(AutoModel, self.start.path, self.start.identity["folder"], trusts, dtype=dtype)
+        return model.to(PartialState().device)
 
     @abstractmethod
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> Any:
-        """Returns the object that computes vectors or links with an encoder; its `states.model` is the encoder."""
+        """Returns the object that computes vectors or links with an encoder."""
 
     @abstractmethod
     def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> Found:
         """Scores a pair of languages."""
 
-    def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
-        """Each process evaluates its share of the pairs of languages; the main process writes all results."""
-        state, facts = PartialState(), data.protocol
+    def score(self, model: torch.nn.Module, data: PairData) -> Scored:
+        """Each process evaluates its share of the pairs of languages; all get all results."""
+        state = PartialState()
+        reader = self.reader(model, self.start.tokenizer)
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
 
-        def work() -> dict[str, Found]:
-            found = {}
+        def evaluate_share() -> dict[str, Found]:
+            results = {}
             for name in list(data.pairs)[state.process_index :: state.num_processes]:
-                print(f"{name}: layers {', '.join(map(str, facts['layers']))}")
-                scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
-                found[name] = [{"language": name, **score} for score in scores], counts, rows
-            return found
+                print(f"{name}: layers {', '.join(map(str, data.protocol['layers']))}")
+                results[name] = self.evaluate(name, data.pairs[name], reader, data.protocol)
+            return results
 
-        by_pair = {name: found for of_process in from_all(work) for name, found in of_process.items()}
-        found = {name: by_pair[name] for name in data.pairs}
-        record: Record = {
-            "seed": seed,
-            "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
-            "metric": {"name": self.recipe.main_score, "module": module, "version": version},
-            "scores": [score for scores, _, _ in found.values() for score in scores],
-            "counts": {name: counts for name, (_, counts, _) in found.items()},
-        }
-        if state.is_main_process:
-            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows is not None})
-        state.wait_for_everyone()
-        return record
+        results_by_pair: dict[str, Found] = {}
+        for results_of_process in from_all(evaluate_share):
+            results_by_pair |= results_of_process
+        scores = []
+        counts = {}
+        predictions = {}
+        for name in data.pairs:
+            scores_of_pair, counts[name], rows = results_by_pair[name]
+            scores += [{"language": name, **score} for score in scores_of_pair]
+            if rows is not None:
+                predictions[name] = rows
+        return Scored(scores, predictions, {"module": module, "version": version}, self.facts_of_counts(counts))
 
-    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
-        facts["counts"] = records[0]["counts"]
-        return {
-            "setting": "feature",
-            "hyperparameters": {"batch_size": self.recipe.batch_size, "precision": self.recipe.precision},
-        }
+    def facts_of_counts(self, counts: dict[str, Facts]) -> Facts:
+        """What was counted in the evaluation, by pair of languages."""
+        return {"counts": counts}
 
 
 def facts_of(entries: list[Facts], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
@@ -109,11 +103,11 @@ class SentenceTask(VectorTask[S]):
         recipe = self.recipe
         return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
-    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
-        counts = records[0]["counts"]
-        facts["max_length"] = next(iter(counts.values()))["max_length"]
-        facts["cut_texts"] = {pair: of["cut"] for pair, of in counts.items()}
-        return super().fields(facts, records)
+    def facts_of_counts(self, counts: dict[str, Facts]) -> Facts:
+        """Adds the length at which texts are cut, and how many are."""
+        first = next(iter(counts.values()))
+        cut_texts = {pair: count["cut"] for pair, count in counts.items()}
+        return {"counts": counts, "max_length": first["max_length"], "cut_texts": cut_texts}
 
 
 def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:

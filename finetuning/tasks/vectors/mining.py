@@ -41,9 +41,6 @@ class Pool:
 class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
 
-    metrics = ("f1", "precision", "recall")
-    notes = ("threshold: the best for F1 on dev, by pair of languages and layer",)
-
     @property
     def metric(self) -> tuple[str, str]:
         return "mining_f1", load_metric("mining_f1").version
@@ -97,7 +94,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
                     continue
                 found = score(pool, mined, thresholds[layer])
                 place = {"method": encoder.pooling, "layer": layer}
-                scores += [{**place, "metric": key, "value": found[key]} for key in self.metrics]
+                scores += [{**place, "metric": key, "value": found[key]} for key in self.recipe.metrics]
                 if layer == facts["layer"]:
                     rows = list(_rows(pool, mined, thresholds[layer]))
                     counts |= {"mined": found["mined"], "right": found["right"]}

@@ -3,7 +3,7 @@
 Every layer and every pair of languages is evaluated by itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from annotated_types import Ge, Le, Len
 from omegaconf import MISSING
 
 from crosslingual_zoo.finetuning.data.rows import filled
-from crosslingual_zoo.finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
+from crosslingual_zoo.finetuning.recipe import NOTE, Published, TaskRecipe
 from crosslingual_zoo.finetuning.tasks.translation.recipe import EvaluationPairs
 from crosslingual_zoo.zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
 from crosslingual_zoo.zoo_core.tables import Table, resolve_hub_path
@@ -44,7 +44,6 @@ class LanguagePairs:
 class VectorRecipe(TaskRecipe):
     """Evaluation of a model's vectors, layer by layer."""
 
-    init_from: str | None = option(None, INIT_FROM)
     layer: Count | Literal["middle", "two_thirds"] | None = option(
         None, "layer of the main results, from 0, the embeddings; default: three fifths of the way up, 7 of 12"
     )
@@ -52,6 +51,14 @@ class VectorRecipe(TaskRecipe):
     batch_size: BatchSize = option(64, "inputs per forward pass")
     precision: Literal["fp32", "bf16"] = option("fp32", "precision of the weights and the forward pass")
     published: list[Published] = option([], "published scores to print next to ours")
+
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        return [asdict(item) for item in self.published]
+
+    def describe(self) -> dict[str, Any]:
+        hyperparameters = {"batch_size": self.batch_size, "precision": self.precision}
+        return {"setting": "feature", "hyperparameters": hyperparameters}
 
     def check(self) -> None:
         super().check()
@@ -97,7 +104,14 @@ class WordAlignmentRecipe(VectorRecipe):
     """Word alignment with a model's vectors, by layer and method, compared with gold links."""
 
     task_class = "vectors.word_alignment:WordAlignmentTask"
-    main_score, task_type = "aer", "word-alignment"
+    main_score = "aer"
+    is_higher_better = False
+    metrics = ("aer", "precision", "recall", "f1")
+    notes = (
+        "aer: share of wrong and missing links",
+        "guessing: links by position, each source word with the word at the same share of the target",
+    )
+    task_type = "word-alignment"
     measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "pairs of languages to evaluate, each separately")
@@ -115,6 +129,10 @@ class SentenceRecipe(VectorRecipe):
         "mean", "vector of a sentence: the mean of its states, without or with special tokens, or the state of <s>"
     )
 
+    @property
+    def longest_input(self) -> int | None:
+        return self.max_length
+
 
 @dataclass
 class RetrievalPairs(LanguagePairs, EvaluationPairs):
@@ -125,7 +143,9 @@ class RetrievalPairs(LanguagePairs, EvaluationPairs):
 class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
-    task_class, main_score = "vectors.retrieval:RetrievalTask", "accuracy"
+    task_class = "vectors.retrieval:RetrievalTask"
+    main_score = "accuracy"
+    notes = ("accuracy: share of sentences whose nearest one is the translation, mean of both directions",)
     measures = "finding the translation of a sentence among many"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
@@ -167,7 +187,10 @@ class MiningPools(LanguagePairs, Pools):
 class MiningRecipe(SentenceRecipe):
     """Mining of translations with a model's vectors, layer by layer."""
 
-    task_class, main_score = "vectors.mining:MiningTask", "f1"
+    task_class = "vectors.mining:MiningTask"
+    main_score = "f1"
+    metrics = ("f1", "precision", "recall")
+    notes = ("threshold: the best for F1 on dev, by pair of languages and layer",)
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")

@@ -31,7 +31,6 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
     """Searches the translation of each sentence among the distinct sentences of the other language."""
 
     metric = ("retrieval_accuracy", "1.0.0")
-    notes = ("accuracy: share of sentences whose nearest one is the translation, mean of both directions",)
 
     def read(self) -> PairData[tuple[Side, Side]]:
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""

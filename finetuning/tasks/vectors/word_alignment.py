@@ -7,7 +7,7 @@ import torch
 
 from crosslingual_zoo.finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
 from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
-from crosslingual_zoo.finetuning.align.score import METRICS, score, sweep
+from crosslingual_zoo.finetuning.align.score import score, sweep
 from crosslingual_zoo.finetuning.data.task_tables import PairData
 from crosslingual_zoo.finetuning.metrics import load_metric
 from crosslingual_zoo.finetuning.tasks.base import Facts
@@ -23,12 +23,6 @@ AnnotatedPairs = tuple[list[tuple[Side, Side]], dict[int, Gold]]
 
 class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     """Links words with the vectors of a model, and compares the links with gold links."""
-
-    is_higher_better, metrics = False, tuple(METRICS)
-    notes = (
-        "aer: share of wrong and missing links",
-        "guessing: links by position, each source word with the word at the same share of the target",
-    )
 
     @property
     def metric(self) -> tuple[str, str]:

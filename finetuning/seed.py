@@ -1,4 +1,4 @@
-"""Runs a task: its seeds, each trained or resumed, and its results. Signals save a checkpoint first."""
+"""The Trainer of one seed: its arguments, resume, signals, and the model that it leaves."""
 
 import contextlib
 import json
@@ -7,93 +7,27 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
-from accelerate import DistributedType, PartialState
-from accelerate.utils import gather, release_memory
+from accelerate import PartialState
+from accelerate.utils import gather
 from safetensors.torch import load_model
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from crosslingual_zoo.finetuning.models import fine_tuned_on
-from crosslingual_zoo.finetuning.page import print_data, write_results
 from crosslingual_zoo.finetuning.progress import say, shown_progress
 from crosslingual_zoo.finetuning.recipe import TrainedRecipe
 from crosslingual_zoo.finetuning.results import run_name
-from crosslingual_zoo.finetuning.run_folder import Predictions, RunFolder, finish_seed
 from crosslingual_zoo.finetuning.selection import EqualScores, best_evaluation
 from crosslingual_zoo.zoo_core.processes import Stopped, held_signals, received
 from crosslingual_zoo.zoo_core.provenance import PROJECT, forget_machine
-from crosslingual_zoo.zoo_core.recording import check_recording
 from crosslingual_zoo.zoo_core.run_folders import DAMAGED, damaged_file, newest_whole, remove_own
-
-if TYPE_CHECKING:
-    from crosslingual_zoo.finetuning.tasks.base import Record, Task
 
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 NEEDED = (SAFE_WEIGHTS_NAME, OPTIMIZER_NAME, SCHEDULER_NAME)  # it would resume without the last two, in silence
-
-
-def run(
-    task: "Task", resume: bool, command: list[str], evaluate: bool = True, sweep: dict[str, Any] | None = None
-) -> list["Record"]:
-    """Runs the seeds that are not finished, and writes and shows the results; returns the seeds' records.
-
-    Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
-    `sweep` is what the recipe's values were chosen from. A resumed run keeps it: results must not hide a selection.
-    """
-    recipe, start, is_shown = task.recipe, task.begin(), evaluate and PartialState().is_main_process
-    folder = RunFolder(recipe, start.identity, resume)
-    check_recording(recipe.tracker, None)
-    data = task.encode(task.read())
-    if sweep := sweep or (folder.facts or {}).get("sweep"):
-        data.protocol["selection"]["sweep"] = sweep
-    elif (folder.path / "sweep").exists():
-        raise ValueError(f"{folder.path} has a sweep that is not finished. Use --sweep and --resume.")
-    task.check_run(data)
-    records = {seed: folder.finished(seed) for seed in recipe.seeds}
-    waiting = [seed for seed, record in records.items() if record is None]
-    # built before the run begins, so that a failure leaves nothing in the folder
-    models = [task.build(waiting[0], data)] if waiting else []
-    folder.begin(data.protocol, command)
-    for warning in data.warnings if waiting else []:
-        say(f"warning: {warning}")
-    for seed in waiting:
-        model = models.pop() if models else task.build(seed, data)
-        records[seed] = task.run_seed(seed, model, data, folder.path / f"seed-{seed}", evaluate)
-    if is_shown:
-        data.protocol["fine_tuned_before"] = fine_tuned_on(start.config)
-        write_results(task.results(start.identity, data.protocol, list(records.values()), data.warnings), folder.path)
-        for seed in recipe.seeds:
-            model = folder.path / f"seed-{seed}" / "model"
-            if model.is_dir():
-                print(f"model: {model}", flush=True)
-    return list(records.values())
-
-
-def check_data(task: "Task") -> None:
-    """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
-    task.begin()
-    data = task.encode(task.read())
-    task.check_run(data)
-    if PartialState().is_main_process:
-        print_data(task.recipe.task, task.data_lines(data.protocol), data)
-        print("The data can be used. Nothing was trained or written.")
-
-
-def check_hardware(precision: str) -> None:
-    """Raises ValueError for half precision without an accelerator, and for one process that sees several GPUs."""
-    state = PartialState()
-    if precision == "fp16" and state.device.type == "cpu":
-        raise ValueError("training.precision is fp16, which a CPU does not support. Use fp32 or bf16, or a GPU.")
-    if state.device.type == "cuda" and state.distributed_type == DistributedType.NO and torch.cuda.device_count() > 1:
-        raise ValueError(
-            f"One process sees {torch.cuda.device_count()} GPUs. Start one process per GPU with `accelerate launch "
-            "--multi_gpu`, or hide the other GPUs with CUDA_VISIBLE_DEVICES=0."
-        )
 
 
 def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, folder: Path, **of_kind: Any) -> Any:
@@ -284,42 +218,36 @@ def not_written(folder: Path, error: Exception) -> OSError:
     return OSError(f"{folder} could not be written ({reason}). Free some space on the disk, then resume the run.")
 
 
-def finish_training(
-    trainer: Trainer, recipe: TrainedRecipe, folder: Path, record: dict[str, Any], predictions: Predictions
-) -> "Record":
-    """Leaves scores.json, predictions/ and, if it is to be kept, model/ in the seed's folder, and removes checkpoints.
-
-    Returns what scores.json holds: what a kind of task records, and facts of the training.
-    """
+def training_record(trainer: Trainer) -> dict[str, Any]:
+    """Returns what a seed's record says of its training: steps, the score that selected the weights, and the log."""
     state = trainer.state
     best = best_evaluation(state)
-    record = {
-        "seed": trainer.args.seed,
-        **record,
+    return {
         "steps": state.global_step,
         "selection_score": best.get("eval_selection"),
         "selection_loss": finite(best.get("eval_loss")),
-        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
         "history": finite(state.log_history),
     }
-    if recipe.save_models:
-        try:
-            trainer.save_model(str(folder / "model"))
-        except Exception as error:
-            raise not_written(folder / "model", error) from error
-    PartialState().wait_for_everyone()
+
+
+def save_model(trainer: Trainer, folder: Path) -> None:
+    """Writes a seed's model, without what it says of this machine. Raises OSError where it cannot be written."""
+    try:
+        trainer.save_model(str(folder))
+    except Exception as error:
+        raise not_written(folder, error) from error
     if PartialState().is_main_process:
-        if recipe.save_models:
-            forget_machine(folder / "model")
-        finish_seed(folder, record, predictions)
-        remove_own(folder / "checkpoints", CHECKPOINT)
-        if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
+        forget_machine(folder)
+
+
+def remove_checkpoints(trainer: Trainer) -> None:
+    """Removes the checkpoints of a finished seed, and ends its run in the tracker: the next seed is one of its own."""
+    if PartialState().is_main_process:
+        remove_own(Path(trainer.args.output_dir), CHECKPOINT)
+        if "wandb" in trainer.args.report_to:
             import wandb
 
             wandb.finish()
-    PartialState().wait_for_everyone()
-    release_memory(trainer)
-    return record
 
 
 def finite(value: Any) -> Any:
