@@ -4,9 +4,9 @@ OmegaConf reads and merges the YAML; pydantic validates types and bounds, which 
 `steps: Annotated[int, Ge(1)] = option(100, "number of steps")`.
 
 `extends: FILE` names a file, relative to the own folder, whose fields the file overrides: mappings are merged,
-all else is replaced. `output_dir` is not inherited. A file that is called paper.yaml is a table of recipes, and
-`FOLDER/paper.yaml#ROW` is a row of it, on the command line as in `extends`. Keys with a leading dot hold parts that
-rows share, as YAML anchors.
+all else is replaced. `output_dir` is not inherited. A paper.yaml is a table of recipes by name, and
+`FILE#ROW` is one of them, on the command line as in `extends`. Keys with a leading dot hold parts that rows share, as
+YAML anchors.
 """
 
 import copy
@@ -154,23 +154,19 @@ def _read_recipe(path: str | os.PathLike, name: str) -> dict[str, Any]:
     file = Path(or_installed(str(address.parent / file_name)))
     if not file.is_file():
         raise ValueError(f"{name} was not found. {_nearest_recipe(file.parent, row or file.stem)}")
-    if file.name != TABLE:
-        if mark:
-            raise ValueError(f"{name}: {file_name} is one recipe. Name it without a row; tables are called {TABLE}.")
+    if not mark and file.name != TABLE:
         return _read_file(file)
     rows = _rows(file)
-    if not row:
-        raise ValueError(f"{name} is a table of recipes. Add `#` and the name of a row: {', '.join(rows)}.")
     if row not in rows:
-        raise ValueError(f"{name} has no such row. {nearest(row, rows)}")
+        raise ValueError(f"{name} is no row of a table (FILE#ROW). {nearest(row, rows)}")
     return rows[row]
 
 
-def _nearest_recipe(folder: Path, name: str) -> str:
+def _nearest_recipe(folder: Path, title: str) -> str:
     """The end of an error message about a recipe that a folder does not have, neither as a file nor as a row."""
     names = recipe_names(or_installed(str(folder)))
-    rows = [known for known in names if known.endswith(f"#{name}")]
-    return nearest(f"{name}.yaml", rows or names)
+    rows = [name for name in names if name.endswith(f"#{title}")]
+    return nearest(f"{title}.yaml", rows or names)
 
 
 def _rows(table: Path) -> dict[str, Any]:

@@ -163,16 +163,16 @@ def test_validate_a_row_of_a_table_as_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("name", "named"),
     [
-        ("paper.yaml", r"paper\.yaml is a table .*: one, two\."),
-        ("paper.yaml#", r"paper\.yaml# is a table .*: one, two\."),
-        ("paper.yaml#tow", r"paper\.yaml#tow has no such row\. .*'two'"),
-        ("paper.yaml#.shared", r"#\.shared has no such row\. Known: one, two\."),
-        ("paper.yaml#number", r"#number has no such row\. Known: one, two\."),
+        ("paper.yaml", r"paper\.yaml is no row .*: one, two\."),
+        ("paper.yaml#", r"paper\.yaml# is no row .*: one, two\."),
+        ("paper.yaml#tow", r"paper\.yaml#tow is no row .*'two'"),
+        ("paper.yaml#.shared", r"#\.shared is no row .* Known: one, two\."),
+        ("paper.yaml#number", r"#number is no row .* Known: one, two\."),
         ("bse.yaml", r"bse\.yaml was not found\. .*'base.yaml'"),
         ("one.yaml", r"one\.yaml was not found\. .*paper\.yaml#one\.$"),
         ("papers.yaml#one", r"papers\.yaml#one was not found\. .*paper\.yaml#one\.$"),
-        ("base.yaml#one", r"base\.yaml#one: base\.yaml is one recipe"),
-        ("own.yaml", r"paper\.yaml#tow \(extended by .*own\.yaml\) has no such row\. .*'two'"),
+        ("base.yaml#one", r"base\.yaml#one is no row .*none\."),
+        ("own.yaml", r"paper\.yaml#tow \(extended by .*own\.yaml\) is no row .*'two'"),
         ("loop/paper.yaml#one", r"paper\.yaml#one \(extended by .*paper\.yaml#two\) extends itself"),
     ],
 )
