@@ -25,8 +25,8 @@ def pretrain(
     """Pre-trains a model from a recipe, as `pretraining/run.py --config recipe` does.
 
     Args:
-        recipe: a YAML file, or a dictionary with the same fields. `pretraining/run.py --help` lists the fields with
-            their units.
+        recipe: a YAML file, the row of a table (`FILE#ROW`), or a dictionary with the same fields.
+            `pretraining/run.py --help` lists the fields with their units.
         overrides: `field=value`, as on the command line: `phases.0.steps=100`.
         resume: continue the run in `output_dir` from its newest complete checkpoint.
 
@@ -60,8 +60,8 @@ def finetune(
     """Fine-tunes and evaluates a model by a recipe, as `finetuning/run.py --config recipe` does.
 
     Args:
-        recipe: a YAML file, or a dictionary with the same fields. `finetuning/run.py --help kind=KIND` lists the fields
-            with their units.
+        recipe: a YAML file, the row of a table (`FILE#ROW`), or a dictionary with the same fields.
+            `finetuning/run.py --help kind=KIND` lists the fields with their units.
         overrides: `field=value`, as on the command line: `model=runs/short/model`.
         resume: continue the run in `output_dir`; finished seeds are kept.
 

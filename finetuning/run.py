@@ -1,6 +1,6 @@
 """Fine-tunes a checkpoint on a task and evaluates it, once per seed.
 
-    python finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=FacebookAI/xlm-roberta-base
+    python finetuning/run.py --config finetuning/recipes/xlm_align/paper.yaml#xnli model=FacebookAI/xlm-roberta-base
     python finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco-large/model
 
 The recipe's `kind` determines its fields: classification (the default), tagging, question_answering, translation,

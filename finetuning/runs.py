@@ -3,8 +3,8 @@
     python -m crosslingual_zoo.finetuning.runs --config finetuning/recipes/metaxlm/amazon.yaml \\
         --vary source_language=en,de,fr,ja --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model \\
         --output runs/matrix
-    python -m crosslingual_zoo.finetuning.runs --config finetuning/recipes/metaxlm/mlqa.yaml --output runs/curves \\
-        --model=XLM=runs/xlm/checkpoints/step-{2000..40000..2000}/model
+    python -m crosslingual_zoo.finetuning.runs --config finetuning/recipes/metaxlm/paper.yaml#mlqa \\
+        --model=XLM=runs/xlm/checkpoints/step-{2000..40000..2000}/model --output runs/curves
 
 Each model is run with each combination of the values of --vary. The first example is the transfer matrix of MetaXLM
 (Figure 6), the second its curves over the steps of pre-training (Figure 5): of several models of one NAME, the table

@@ -77,7 +77,7 @@ def _supported(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[
         yield "word_alignment", "Word alignment", facts["alignment_text"]
     text = "The classification head is new. The example trains it for three steps."
     if about(config["model_type"]):
-        recipe = f"finetuning/recipes/{config['model_type']}/xnli.yaml"
+        recipe = f"finetuning/recipes/{config['model_type']}/paper.yaml#xnli"
         command = f"accelerate launch finetuning/run.py --config {recipe} model={facts['repo']}"
         text += f" To train on a whole task, run in a checkout of crosslingual-zoo: `{command}`."
     yield "fine_tuning", "Classification, after fine-tuning", text

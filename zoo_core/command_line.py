@@ -72,7 +72,7 @@ def parse_command_line(
     """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords), as in
     `user_errors`. `--help` prints every field of the recipe."""
     parser = CommandParser(description=description, add_help=False, usage=usage)
-    about = "recipe: a YAML file with the fields below; it may extend another (`extends`)"
+    about = "recipe: a YAML file with the fields below, or FILE#ROW of a table; it may extend another (`extends`)"
     parser.add_argument("--config", metavar="FILE", help=about)
     about = "set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'; values are YAML: 'language=\"no\"'"
     parser.add_argument("overrides", nargs="*", metavar="field=value", help=about)

@@ -3,9 +3,10 @@
 OmegaConf reads and merges the YAML; pydantic validates types and bounds, which are part of a field's type, as in
 `steps: Annotated[int, Ge(1)] = option(100, "number of steps")`.
 
-`extends: other.yaml` names a file, relative to the own folder, whose fields the file overrides: mappings are merged,
-all else is replaced. `output_dir` is not inherited. A folder's paper.yaml is a table of recipes: if FOLDER/xnli.yaml
-does not exist, that name means the row `xnli`. Keys with a leading dot hold parts that rows share, as YAML anchors.
+`extends: FILE` names a file, relative to the own folder, whose fields the file overrides: mappings are merged,
+all else is replaced. `output_dir` is not inherited. A paper.yaml is a table of recipes by name, and
+`FILE#ROW` is one of them, on the command line as in `extends`. Keys with a leading dot hold parts that rows share, as
+YAML anchors.
 """
 
 import copy
@@ -50,7 +51,8 @@ def option(default: Any, help: str) -> Any:
 
 
 def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any] | None, overrides: list[str]) -> Any:
-    """Reads a recipe: the defaults of `recipe_class`, then `config` (a YAML file, or its fields), then the overrides.
+    """Reads a recipe: the defaults of `recipe_class`, then `config`, then the overrides. `config` is a YAML file, the
+    row of a table (`FILE#ROW`), or a mapping with the same fields.
 
     An override `a.b=value` replaces a field, `phases.0.steps=10` one of a list's entry. Its value is YAML, so text that
     YAML reads as something else is quoted: `language="no"`. Raises ValueError for a file that cannot be read, an
@@ -80,8 +82,8 @@ def change_recipe(recipe: Any, overrides: list[str]) -> Any:
 
 
 def read_yaml(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Returns the fields of a recipe file over those of the files that it extends, without defaults, not validated.
-    `extended_by`: the files that extend this one, each by the one before."""
+    """Returns the fields of a recipe over those of the recipes that it extends, without defaults, not validated.
+    `path`: a file, or the row of a table. `extended_by`: the recipes that extend this one, each by the one before."""
     name = os.fspath(path)
     if extended_by:
         name += f" (extended by {extended_by[-1]})"
@@ -90,7 +92,7 @@ def read_yaml(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> dic
     fields = _read_recipe(path, name)
     base = fields.pop("extends", None)
     if not isinstance(base, str | None):
-        raise ValueError(f"in {path}: extends is {base!r}. It must be the path of another file.")
+        raise ValueError(f"in {path}: extends is {base!r}. It must be the path of another recipe.")
     if not base:
         return fields
     inherited = read_yaml(os.path.normpath(Path(path).parent / base), (*extended_by, os.fspath(path)))
@@ -139,29 +141,38 @@ def or_installed(path: str) -> str:
 
 
 def recipe_names(folder: str | os.PathLike) -> list[str]:
-    """Returns the names of a folder's recipes, such as `xnli.yaml`: its files, and the rows of its paper.yaml."""
+    """Returns the names of a folder's recipes: its files, and the rows of its table, as `FILE#ROW`."""
     files = {path.name for path in Path(folder).glob("*.yaml")}
-    rows = {f"{name}.yaml" for name in _rows(Path(folder) / TABLE)}
+    rows = {f"{TABLE}#{row}" for row in _rows(Path(folder) / TABLE)}
     return sorted(files - {TABLE} | rows)
 
 
 def _read_recipe(path: str | os.PathLike, name: str) -> dict[str, Any]:
-    """The fields of a file, or of the row of a table that has its name. `name` is that of the file in errors."""
-    file = Path(or_installed(os.fspath(path)))
-    if file.is_file() and file.name != TABLE:
+    """The fields of a file, or of the row of a table. `name` is that of the recipe in errors."""
+    address = Path(path)
+    file_name, mark, row = address.name.partition("#")
+    file = Path(or_installed(str(address.parent / file_name)))
+    if not file.is_file():
+        raise ValueError(f"{name} was not found. {_nearest_recipe(file.parent, row or file.stem)}")
+    if not mark and file.name != TABLE:
         return _read_file(file)
-    table = Path(or_installed(str(Path(path).with_name(TABLE))))
-    rows = _rows(table)
-    if file.stem not in rows:
-        problem = "is a table of recipes" if file.is_file() else "was not found"
-        raise ValueError(f"{name} {problem}. {nearest(file.name, recipe_names(table.parent))}")
-    return rows[file.stem]
+    rows = _rows(file)
+    if row not in rows:
+        raise ValueError(f"{name} is no row of a table (FILE#ROW). {nearest(row, rows)}")
+    return rows[row]
+
+
+def _nearest_recipe(folder: Path, title: str) -> str:
+    """The end of an error message about a recipe that a folder does not have, neither as a file nor as a row."""
+    names = recipe_names(or_installed(str(folder)))
+    rows = [name for name in names if name.endswith(f"#{title}")]
+    return nearest(f"{title}.yaml", rows or names)
 
 
 def _rows(table: Path) -> dict[str, Any]:
     if not table.is_file():
         return {}
-    return {name: row for name, row in _read_file(table).items() if not name.startswith(".")}
+    return {name: row for name, row in _read_file(table).items() if isinstance(row, dict) and not name.startswith(".")}
 
 
 def _read_file(file: Path) -> dict[str, Any]:

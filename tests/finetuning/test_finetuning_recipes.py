@@ -12,14 +12,15 @@ from crosslingual_zoo.finetuning.tasks.question_answering.task import N_BEST
 from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
 from crosslingual_zoo.finetuning.tasks.vectors.base import reported_layer
 from crosslingual_zoo.finetuning.tasks.vectors.recipe import expanded
-from crosslingual_zoo.zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
+from crosslingual_zoo.zoo_core.recipes import change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
 FOLDERS = [RECIPES, *(path for path in RECIPES.iterdir() if path.is_dir())]
-PATHS = [folder.relative_to(RECIPES) / name for folder in FOLDERS for name in recipe_names(folder)]
-NAMES = sorted(str(path.with_suffix("")) for path in PATHS)
-KIND_OF = {name: kind_of(["--config", str(RECIPES / f"{name}.yaml")]) for name in NAMES}
+PATHS = [folder / name for folder in FOLDERS for name in recipe_names(folder)]
+PATH_OF = {re.sub(r"paper\.yaml#|\.yaml$", "", str(path.relative_to(RECIPES))): str(path) for path in PATHS}
+NAMES = sorted(PATH_OF)
+KIND_OF = {name: kind_of(["--config", path]) for name, path in PATH_OF.items()}
 TRAINED = ("classification", "tagging", "question_answering")
 TRANSLATED = "_translate_train_all"
 
@@ -48,15 +49,13 @@ LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa
 
 @functools.cache  # for reading alone
 def load(name, *overrides):
-    path = str(RECIPES / f"{name}.yaml")
-    return load_recipe(KINDS[KIND_OF[name]], path, ["model=somewhere", *overrides])
+    return load_recipe(KINDS[KIND_OF[name]], PATH_OF[name], ["model=somewhere", *overrides])
 
 
 def head(name):
     """The comment at the top of the file, or of the table."""
-    path = RECIPES / f"{name}.yaml"
-    text = (path if path.is_file() else path.with_name(TABLE)).read_text(encoding="utf-8")
-    return re.match("(#.*\n)*", text)[0]
+    file = PATH_OF[name].partition("#")[0]
+    return re.match("(#.*\n)*", Path(file).read_text(encoding="utf-8"))[0]
 
 
 def of_kinds(*kinds):
@@ -73,8 +72,8 @@ def test_recipes_parse_say_their_command_and_name_known_rows(name):
         assert (
             task == recipe.task or task.startswith(recipe.task + "_") or task.startswith(("sick", "amazon", "sample"))
         )
-    is_file = (RECIPES / f"{name}.yaml").is_file()
-    assert f"--config finetuning/recipes/{name if is_file else folder + '/xnli'}.yaml" in head(name)
+    command = f"--config {Path(PATH_OF[name]).relative_to(ROOT)}"
+    assert re.sub("#.*", "#xnli", command) in head(name)
     if recipe.kind in TRAINED:
         check_trained(recipe)
     else:

@@ -28,9 +28,9 @@ from crosslingual_zoo.finetuning.models import best_seed
 from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.seed import complete_checkpoints, finite
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
-from crosslingual_zoo.finetuning.seed import complete_checkpoints, finite
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from crosslingual_zoo.zoo_core.run_folders import LOCK, run_lock

@@ -11,9 +11,9 @@ import torch
 
 from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.run import main
+from crosslingual_zoo.finetuning.seed import complete_checkpoints
 from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
-from crosslingual_zoo.finetuning.seed import complete_checkpoints
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.tasks import record_of, run_in, weights

@@ -14,8 +14,8 @@ from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main as finetune
 from crosslingual_zoo.finetuning.runs import main, run_all
-from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.finetuning.seed import Diverged
+from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.zoo_core.processes import Stopped
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe

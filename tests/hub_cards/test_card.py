@@ -330,6 +330,7 @@ def test_card_without_a_run_and_results(small_model, made_up_run, tmp_path):
     ("text", "kept"),
     [
         ("run.py --config /a/b.yaml hub_root=/mirror", "run.py --config .../b.yaml hub_root=.../mirror"),
+        ("run.py --config '/a/paper.yaml#xnli'", "run.py --config '.../paper.yaml#xnli'"),
         ("file:///srv/texts/sw.txt", ".../sw.txt"),
         ("in '/srv/a' and (/srv/b)", "in '.../a' and (.../b)"),
         ("https://huggingface.co/me/model", "https://huggingface.co/me/model"),

@@ -152,22 +152,49 @@ def test_load_recipe_inserts_no_environment_variables(monkeypatch, text):
 
 def test_validate_a_row_of_a_table_as_a_recipe(tmp_path):
     rows = ".shared: &shared {precision: fp32}\none: {extends: base.yaml, output_dir: b}\n"
-    write(tmp_path, base="precision: bf16\n", paper=rows + "two: {<<: *shared, extends: one.yaml}\n")
-    assert read_yaml(tmp_path / "one.yaml") == {"output_dir": "b", "precision": "bf16"}
-    assert read_yaml(tmp_path / "two.yaml") == {"precision": "fp32"}  # output_dir is not inherited
-    assert recipe_names(tmp_path) == ["base.yaml", "one.yaml", "two.yaml"]
-    for name in ("paper", "tow", ".shared"):
-        with pytest.raises(ValueError, match=name):
-            read_yaml(tmp_path / f"{name}.yaml")
+    write(tmp_path, base="precision: bf16\n", paper=rows + "two: {<<: *shared, extends: paper.yaml#one}\n")
+    assert read_yaml(tmp_path / "paper.yaml#one") == {"output_dir": "b", "precision": "bf16"}
+    assert read_yaml(str(tmp_path / "paper.yaml#two")) == {"precision": "fp32"}  # output_dir is not inherited
+    assert recipe_names(tmp_path) == ["base.yaml", "paper.yaml#one", "paper.yaml#two"]
+    write(tmp_path, own="extends: paper.yaml#two\nshuffle: false\n")
+    assert load_recipe(Recipe, tmp_path / "own.yaml", ["output_dir=o"]) == Recipe("o", precision="fp32", shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("paper.yaml", r"paper\.yaml is no row .*: one, two\."),
+        ("paper.yaml#", r"paper\.yaml# is no row .*: one, two\."),
+        ("paper.yaml#tow", r"paper\.yaml#tow is no row .*'two'"),
+        ("paper.yaml#.shared", r"#\.shared is no row .* Known: one, two\."),
+        ("paper.yaml#number", r"#number is no row .* Known: one, two\."),
+        ("bse.yaml", r"bse\.yaml was not found\. .*'base.yaml'"),
+        ("one.yaml", r"one\.yaml was not found\. .*paper\.yaml#one\.$"),
+        ("papers.yaml#one", r"papers\.yaml#one was not found\. .*paper\.yaml#one\.$"),
+        ("base.yaml#one", r"base\.yaml#one is no row .*none\."),
+        ("own.yaml", r"paper\.yaml#tow \(extended by .*own\.yaml\) is no row .*'two'"),
+        ("loop/paper.yaml#one", r"paper\.yaml#one \(extended by .*paper\.yaml#two\) extends itself"),
+    ],
+)
+def test_load_recipe_refuses_what_is_no_file_and_no_row(tmp_path, name, named):
+    write(tmp_path, base="precision: bf16\n", own="extends: paper.yaml#tow\n")
+    write(tmp_path, paper=".shared: {precision: fp32}\none: {precision: fp32}\ntwo: {output_dir: b}\nnumber: 3\n")
+    (tmp_path / "loop").mkdir()
+    write(tmp_path / "loop", paper="one: {extends: paper.yaml#two}\ntwo: {extends: paper.yaml#one}\n")
+    with pytest.raises(ValueError, match=named) as raised:
+        load_recipe(Recipe, tmp_path / name, [])
+    assert "\n" not in str(raised.value)
 
 
 def test_load_recipe_finds_installed_recipes_and_data_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    name = "finetuning/recipes/xlm_align/xnli.yaml"
+    name = "finetuning/recipes/xlm_align/paper.yaml#xnli"
     assert "train" in read_yaml(name)  # of the file that it extends
     assert len(load_table(Table("sample_corpus", config="en"))) == 240
+    with pytest.raises(ValueError, match=r"not found.*'xnli\.yaml'"):
+        read_yaml("finetuning/recipes/xtreme/xnl.yaml")
     (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / name).write_text("output_dir: mine", encoding="utf-8")  # has precedence
+    write((tmp_path / name).parent, paper="xnli: {output_dir: mine}")  # has precedence
     assert read_yaml(name) == {"output_dir": "mine"}
 
 
