@@ -29,10 +29,10 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
     """One fact a line, `title: text`, without those that are empty or are shown elsewhere."""
     lines = []
     for name, fact in facts.items():
-        shown = FACTS.get(name, Fact())
-        text = shown.text(fact)
+        entry = FACTS.get(name, Fact())
+        text = entry.text(fact)
         if text:
-            lines.append(f"{shown.title or plain_name(name)}: {text}")
+            lines.append(f"{entry.title or plain_name(name)}: {text}")
     return lines
 
 
@@ -159,8 +159,8 @@ def _methods(methods: dict[str, dict[str, Any]]) -> str:
     texts = []
     for name, options in methods.items():
         values = {plain_name(option): in_words(value) for option, value in options.items()}
-        shown = ", ".join(f"{option} {value}" for option, value in values.items() if value)
-        texts.append(f"{name} ({shown})" if shown else name)
+        listed = ", ".join(f"{option} {value}" for option, value in values.items() if value)
+        texts.append(f"{name} ({listed})" if listed else name)
     return ", ".join(texts)
 
 

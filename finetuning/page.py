@@ -89,7 +89,7 @@ def score_table(results: Results, references: list[tuple[dict[str, Any], Referen
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
-    sources = _scored_places(results, references)
+    sources = _scored_layers(results, references)
     titles: dict[ScoredRow, str] = {}
     for name in results.figures:
         for method, layer in sources:
@@ -109,15 +109,15 @@ def score_table(results: Results, references: list[tuple[dict[str, Any], Referen
     return as_cells("language", {title: texts for title, texts in columns.items() if texts})
 
 
-def _scored_places(
+def _scored_layers(
     results: Results, references: list[tuple[dict[str, Any], Reference]]
 ) -> list[tuple[str | None, int | None]]:
     """The methods and layers of the table, each once."""
-    places = [(method, results["protocol"].get("layer")) for method in results.methods]
+    pairs = [(method, results["protocol"].get("layer")) for method in results.methods]
     for item, _ in references:
         if "method" in item and item["method"] in results.methods and item["layer"] in results.layers:
-            places.append((item["method"], item["layer"]))
-    return list(dict.fromkeys(place for place in places if place[1] in results.layers))
+            pairs.append((item["method"], item["layer"]))
+    return list(dict.fromkeys((method, layer) for method, layer in pairs if layer in results.layers))
 
 
 def _published_columns(

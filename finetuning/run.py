@@ -39,14 +39,14 @@ FLAGS = {
 
 def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
-    given = sys.argv[1:] if argv is None else argv
-    if any(argument.partition("=")[0] == "--suite" for argument in given):
+    arguments = sys.argv[1:] if argv is None else argv
+    if any(argument.partition("=")[0] == "--suite" for argument in arguments):
         from crosslingual_zoo.finetuning import suite
 
-        return suite.main(given)
+        return suite.main(arguments)
     with user_errors():
-        recipe_class = KINDS[kind_of(given)]
-    recipe, arguments = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
+        recipe_class = KINDS[kind_of(arguments)]
+    recipe, flags = parse_command_line(recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with stop_signals(RESUME), user_errors(), enough_memory(recipe):
         say_loading(recipe.model)
@@ -59,16 +59,16 @@ def main(argv: list[str] | None = None) -> None:
         from crosslingual_zoo.finetuning import run_task
 
         run_task.check_hardware(recipe.precision)
-        if arguments.check_data:
+        if flags.check_data:
             return run_task.check_data(recipe)
         from crosslingual_zoo.zoo_core.run_folders import run_lock
 
         with run_lock(recipe.output_dir):
-            if arguments.sweep:
+            if flags.sweep:
                 from crosslingual_zoo.finetuning.sweep import sweep
 
-                return sweep(recipe, arguments.resume, command)
-            run_task.run_task(recipe, arguments.resume, command)
+                return sweep(recipe, flags.resume, command)
+            run_task.run_task(recipe, flags.resume, command)
 
 
 @contextlib.contextmanager

@@ -141,12 +141,12 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         if name not in names:
             raise ValueError(f"--tasks has {name!r}. {nearest(name, names)}")
     starts = {task.init_from for task in suite.tasks}
-    known = set(names)
+    fields_and_tasks = set(names)
     recipes = {}
     for task in suite.tasks:
         config = (path.parent / task.recipe).resolve()
         recipe_class = KINDS[kind_of(["--config", str(config)])]
-        known |= {field.name for field in fields(recipe_class)}
+        fields_and_tasks |= {field.name for field in fields(recipe_class)}
         of_task = overrides_of(task, recipe_class, overrides)
         if recipe_class.is_trained:
             of_task.insert(0, f"save_models={str(task.name in starts).lower()}")
@@ -161,8 +161,8 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
             recipes[task.name] = recipe
     for override in overrides:
         field = first_name(override)
-        if field not in known:
-            raise ValueError(f"No recipe has the field {field!r}. {nearest(field, sorted(known))}")
+        if field not in fields_and_tasks:
+            raise ValueError(f"No recipe has the field {field!r}. {nearest(field, sorted(fields_and_tasks))}")
     return recipes
 
 
@@ -178,11 +178,11 @@ def overrides_of(task: SuiteTask, recipe_class: type[TaskRecipe], overrides: lis
     """
     names = {field.name for field in fields(recipe_class)}
     of_all = [override for override in overrides if first_name(override) in names]
-    own = [override.partition(".")[2] for override in overrides if first_name(override) == task.name]
-    for override in own:
+    of_task = [override.partition(".")[2] for override in overrides if first_name(override) == task.name]
+    for override in of_task:
         if override.partition("=")[0] in FIXED:
             raise ValueError(f"{task.name}.{override}: a suite sets this field for all of its tasks.")
-    return [*task.overrides, *of_all, *own]
+    return [*task.overrides, *of_all, *of_task]
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], command: list[str]) -> None:
@@ -220,7 +220,7 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], command: list[str]) 
 
 def shown_of(suite: Suite, results_by_task: Tasks) -> dict[str, list[pandas.Series]]:
     """By task, its shown scores by seed, each averaged over languages. Raises ValueError for an unknown score."""
-    shown = {}
+    scores_by_task = {}
     for task in suite.tasks:
         if task.name not in results_by_task:
             continue
@@ -229,8 +229,8 @@ def shown_of(suite: Suite, results_by_task: Tasks) -> dict[str, list[pandas.Seri
         unknown = set(metrics) - set(results.metrics)
         if unknown:
             raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
-        shown[task.name] = [results.table(metric)[AVERAGE] for metric in metrics]
-    return shown
+        scores_by_task[task.name] = [results.table(metric)[AVERAGE] for metric in metrics]
+    return scores_by_task
 
 
 def scores_of(suite: Suite, results_by_task: Tasks) -> dict[str, Summary]:
@@ -239,7 +239,9 @@ def scores_of(suite: Suite, results_by_task: Tasks) -> dict[str, Summary]:
     The average is taken seed by seed, where all trained tasks have the same seeds; a task that trains nothing counts
     alike for each. Otherwise it is one number, without a deviation.
     """
-    scores = {name: sum(shown) / len(shown) for name, shown in shown_of(suite, results_by_task).items()}
+    scores = {}
+    for name, series_by_metric in shown_of(suite, results_by_task).items():
+        scores[name] = sum(series_by_metric) / len(series_by_metric)
     trained = [scores[name].index for name in scores if results_by_task[name]["protocol"]["training_data"]]
     seeds = pandas.Index([0])
     if trained and all(index.equals(trained[0]) for index in trained):
@@ -282,8 +284,8 @@ def write(suite: Suite, results_by_task: Tasks, path: Path, failed: dict[str, st
     published = published_of(suite, results_by_task)
     run = run_name(next(iter(results_by_task.values()))["model"]["folder"])
     cells = {}
-    for name, shown in shown_of(suite, results_by_task).items():
-        cells[name] = " / ".join(with_deviation(summary(series)) for series in shown)
+    for name, series_by_metric in shown_of(suite, results_by_task).items():
+        cells[name] = " / ".join(with_deviation(summary(series)) for series in series_by_metric)
     cells[AVERAGE] = with_deviation(scores[AVERAGE])
     warnings = [suite.note] if suite.note else []
     warnings += [f"{task} failed: {reason}" for task, reason in failed.items()]

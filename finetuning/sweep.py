@@ -44,8 +44,9 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     for name, point in chosen.items():
         point.check()
         task_of(point).open()
-        place = str(folder / "sweep" / name)
-        points[name] = replace(point, output_dir=place, save_models=False, seeds=recipe.seeds[:1], sweep={})
+        first_seed = recipe.seeds[:1]
+        output_dir = str(folder / "sweep" / name)
+        points[name] = replace(point, output_dir=output_dir, save_models=False, seeds=first_seed, sweep={})
     held = not_own(folder, "")
     if held and not resume:
         raise not_empty(folder, held)

@@ -1,6 +1,7 @@
 """Tasks that are fine-tuned on labeled texts and evaluated in each language separately."""
 
 import dataclasses
+import json
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from crosslingual_zoo.finetuning.heads import fit_head, label_names
 from crosslingual_zoo.finetuning.models import Start, fine_tuned_on
 from crosslingual_zoo.finetuning.progress import shown_progress
 from crosslingual_zoo.finetuning.recipe import Recipe
+from crosslingual_zoo.finetuning.run_folder import lasting_fields
 from crosslingual_zoo.finetuning.seed import training_arguments
 from crosslingual_zoo.finetuning.tasks.base import Scored, TrainedTask, scores_of
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer, Outcome
@@ -26,6 +28,11 @@ from crosslingual_zoo.modeling.checkpoints import fresh_weights, load_auto_model
 from crosslingual_zoo.modeling.layer_states import check_finite
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.processes import main_first
+from crosslingual_zoo.zoo_core.provenance import tokenizer_fingerprint
+
+# What encodes rows, by all that decides the result: `datasets` hashes the arguments of a function for each table, and
+# takes 1 to 2 s for a tokenizer
+TASKS: dict[str, "LanguageTask"] = {}
 
 R = TypeVar("R", bound=Recipe)
 Windows = list[list[dict[str, Any]]]
@@ -72,10 +79,21 @@ class LanguageTask(TrainedTask[R]):
 
     def encode(self, data: TaskData) -> TaskData:
         """Rows to windows; the evaluated rows themselves stay, in `as_read`."""
+        tokenizer = self.start.tokenizer
+        reading = [type(self).__qualname__, tokenizer.model_input_names, lasting_fields(self.recipe)]
+        key = f"{tokenizer_fingerprint(tokenizer)} {json.dumps(reading, sort_keys=True, default=str)}"
+        TASKS[key] = self
         counts: dict[str, dict[str, dict[str, int]]] = {}  # by fact and part
 
         def encoded(rows: Dataset, part: str, language: str) -> Dataset:
-            windows = self._windows(rows, part, language)
+            windows = rows.map(
+                _encode_batch,
+                batched=True,
+                with_indices=True,
+                remove_columns=rows.column_names,
+                fn_kwargs={"key": key, "is_train": part == "train"},
+                desc=f"Encoding {part} {language}".strip(),
+            )
             for name, fact in COUNTED.items():
                 if name in windows.column_names:
                     count = int(np.sum(windows[name][:]))
@@ -91,17 +109,7 @@ class LanguageTask(TrainedTask[R]):
             data.protocol[name] = getattr(self.recipe, name)
         return dataclasses.replace(data, train=train, dev=dev, evaluation=evaluation, as_read=data.evaluation)
 
-    def _windows(self, rows: Dataset, part: str, language: str) -> Dataset:
-        return rows.map(
-            self._encode_batch,
-            batched=True,
-            with_indices=True,
-            remove_columns=rows.column_names,
-            fn_kwargs={"is_train": part == "train"},
-            desc=f"Encoding {part} {language}".strip(),
-        )
-
-    def _encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
+    def encode_batch(self, batch: dict[str, list], numbers: list[int], is_train: bool) -> dict[str, list]:
         """Columns of the windows of rows, with those of their translations."""
         windows_by_row = self.windows_of(batch, numbers, is_train, False)
         translation = {}
@@ -259,6 +267,10 @@ class LanguageTask(TrainedTask[R]):
         module, version = self.metric
         facts = {"fresh_parameters": trainer.accelerator.unwrap_model(trainer.model).fresh_parameters}
         return Scored(scores_of(scores), predictions, {"module": module, "version": version}, facts)
+
+
+def _encode_batch(batch: dict[str, list], numbers: list[int], key: str, is_train: bool) -> dict[str, list]:
+    return TASKS[key].encode_batch(batch, numbers, is_train)
 
 
 def both_sides(rows: Rows, columns_of: Callable[[Rows], dict[str, list]]) -> dict[str, list]:
