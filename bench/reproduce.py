@@ -33,7 +33,7 @@ import pandas
 
 from crosslingual_zoo.finetuning.page import METRICS, markdown_table
 from crosslingual_zoo.finetuning.plots import plot_bars, plot_lines
-from crosslingual_zoo.finetuning.results import read_results, summary
+from crosslingual_zoo.finetuning.results import Summary, read_results, summary
 from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
 from crosslingual_zoo.pretraining.tracking import is_evaluation, read_events
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
@@ -139,20 +139,26 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors("run the same command again to resume"):
         plan = load_recipe(Plan, str(flags.plan), [])
         names = [claim.name for claim in plan.claims]
-        if unknown := set(flags.only or names) - set(names):
+        unknown = set(flags.only or names) - set(names)
+        if unknown:
             raise ValueError(f"--only has {', '.join(sorted(unknown))}; the claims are {', '.join(names)}")
         jobs = jobs_of(plan, [claim for claim in plan.claims if claim.name in (flags.only or names)], flags)
         if flags.list:
-            for name, job in jobs.items():
-                state = "done" if job.result.exists() else f"{job.hours:.2f} h"
-                print(f"{name:40} {state:>8}  {job.typed}")
-            left = sum(job.hours for job in jobs.values() if not job.result.exists())
-            total = sum(job.hours for job in jobs.values())
-            return print(f"{len(jobs)} jobs, {total:.1f} {plan.unit}; {left:.1f} left")
+            return list_jobs(jobs, plan.unit)
         failed = [] if flags.page else run_jobs(jobs, flags)
         write_page(plan, flags)
         if failed:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
+
+
+def list_jobs(jobs: dict[str, Job], unit: str) -> None:
+    """Prints the jobs with their commands, and the hours that are left."""
+    for name, job in jobs.items():
+        state = "done" if job.result.exists() else f"{job.hours:.2f} h"
+        print(f"{name:40} {state:>8}  {job.typed}")
+    left = sum(job.hours for job in jobs.values() if not job.result.exists())
+    total = sum(job.hours for job in jobs.values())
+    print(f"{len(jobs)} jobs, {total:.1f} {unit}; {left:.1f} left")
 
 
 def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
@@ -163,89 +169,103 @@ def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
     """
     logs = {name: flags.output / "jobs" / f"{name}.txt" for name in jobs}
     for name, job in jobs.items():
-        if job.result.exists() and logs[name].is_file() and job.typed not in logs[name].read_text("utf-8").splitlines():
+        if not job.result.exists() or not logs[name].is_file():
+            continue
+        if job.typed not in logs[name].read_text("utf-8").splitlines():
             raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
     (flags.output / "jobs").mkdir(parents=True, exist_ok=True)
     for number, (name, job) in enumerate(jobs.items(), 1):
         if job.result.exists():
             continue
         print(f"[{number}/{len(jobs)}] {name}: {job.folder}, {logs[name]}", flush=True)
-        more = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
-        more += ["--resume"] if (job.folder / "recipe.yaml").exists() else []
+        command = [sys.executable, *job.command]
+        if flags.hub_root:
+            command.append(f"hub_root={flags.hub_root}")
+        if (job.folder / "recipe.yaml").exists():
+            command.append("--resume")
         with open(logs[name], "a", encoding="utf-8") as log:
             print(job.typed, file=log, flush=True)
-            surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, *job.command, *more], stdout=log, stderr=log, env=surroundings)
+            subprocess.run(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
     return [name for name, job in jobs.items() if not job.result.exists()]
 
 
-def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[str, Job]:
-    """Returns the jobs of some claims by name. A job is behind those that it needs; a claim has its seeds in order."""
-    jobs: dict[str, Job] = {}
+class Jobs:
+    """The jobs of some claims by name. A job is behind those that it needs."""
 
-    def add(module: str, work: Work, name: str, folder: Path, result: str, *own: str) -> None:
-        start = ["-m", *plan.launch, work.module or module, "--config", work.recipe, *work.set]
-        jobs.setdefault(name, Job([*start, f"output_dir={folder}", *own], folder, folder / result, work.hours))
+    def __init__(self, plan: Plan, output: Path):
+        self.plan = plan
+        self.output = output
+        self.by_name: dict[str, Job] = {}
 
-    def model_of(name: str, seed: int) -> tuple[str, str]:
-        """The run of a model, and where it is or will be, after the jobs that train it and the model it starts from."""
-        work = plan.models[name]
-        start = model_of(work.start, seed)[1] if work.start else ""
+    def add(self, name: str, work: Work, module: str, folder: Path, result: str, *overrides: str) -> None:
+        """Adds a job, unless it is there: the command of `work` with its overrides, and the file that it leaves."""
+        command = ["-m", *self.plan.launch, work.module or module, "--config", work.recipe, *work.set]
+        command += [f"output_dir={folder}", *overrides]
+        self.by_name.setdefault(name, Job(command, folder, folder / result, work.hours))
+
+    def add_model(self, name: str, seed: int) -> tuple[str, str]:
+        """Adds the jobs that train a model and what it starts from; returns its run, and where it is or will be."""
+        work = self.plan.models[name]
+        start = self.add_model(work.start, seed)[1] if work.start else ""
         if work.folder is not None:
-            return f"{name}-{seed}" if start else name, str(Path(start).parent / work.folder)
-        run, seed = (name, 1) if work.once else (f"{name}-{seed}", seed)
-        begin = [f"{work.start_field}={start}"] if start else []
-        add(
-            "crosslingual_zoo.pretraining.run",
-            work,
-            run,
-            flags.output / run,
-            "model/config.json",
-            f"seed={seed}",
-            *begin,
-        )
-        return run, str(flags.output / run / "model")
+            run = f"{name}-{seed}" if start else name
+            return run, str(Path(start).parent / work.folder)
+        run = name if work.once else f"{name}-{seed}"
+        overrides = [f"seed={1 if work.once else seed}"]
+        if start:
+            overrides.append(f"{work.start_field}={start}")
+        self.add(run, work, "crosslingual_zoo.pretraining.run", self.output / run, "model/config.json", *overrides)
+        return run, str(self.output / run / "model")
 
+    def add_task(self, name: str, model: str, seed: int) -> None:
+        """Adds the measurement of a model by a task, once a seed if the model or the task is trained."""
+        work = self.plan.tasks[name]
+        run, path = self.add_model(model, seed)
+        overrides = [f"model={path}"]
+        if KINDS[kind_of(["--config", work.recipe])].is_trained:
+            run = f"{model}-{seed}"
+            overrides.append(f"seeds=[{seed}]")
+        folder = self.output / run / "tasks" / name
+        self.add(f"{run} {name}", work, "crosslingual_zoo.finetuning.run", folder, "results.json", *overrides)
+
+
+def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[str, Job]:
+    """Returns the jobs of some claims by name, in the order in which they are run: a claim has its seeds in order."""
+    jobs = Jobs(plan, flags.output)
     for claim in claims:
-        for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
+        for seed in flags.seeds:
+            if claim.seeds and seed not in claim.seeds:
+                continue
             for model in claim.models:
-                run, path = model_of(model, seed)
-                for name in claim.tasks:
-                    work = plan.tasks[name]
-                    is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
-                    owner, seeds = (f"{model}-{seed}", [f"seeds=[{seed}]"]) if is_trained else (run, [])
-                    folder = flags.output / owner / "tasks" / name
-                    add(
-                        "crosslingual_zoo.finetuning.run",
-                        work,
-                        f"{owner} {name}",
-                        folder,
-                        "results.json",
-                        f"model={path}",
-                        *seeds,
-                    )
-    return jobs
+                jobs.add_model(model, seed)
+                for task in claim.tasks:
+                    jobs.add_task(task, model, seed)
+    return jobs.by_name
 
 
 def write_page(plan: Plan, flags: argparse.Namespace) -> None:
     """Writes scores, plots and page. Rows of runs that are no longer there are kept."""
     results = flags.plan.parent / "results" / flags.plan.stem
-    scores, path = pandas.DataFrame(scores_of(plan, flags), columns=COLUMNS), results.with_suffix(".csv")
-    types = dict(dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
+    path = results.with_suffix(".csv")
+    scores = pandas.DataFrame(scores_of(plan, flags), columns=COLUMNS)
     if path.exists():
-        old = pandas.read_csv(path, **types)
-        old = old[~old.set_index(KEY).index.isin(scores.set_index(KEY).index)]
-        scores = pandas.concat([old, scores]) if len(scores) else old
+        earlier = _read_scores(path)
+        is_measured_again = earlier.set_index(KEY).index.isin(scores.set_index(KEY).index)
+        earlier = earlier[~is_measured_again]
+        scores = pandas.concat([earlier, scores]) if len(scores) else earlier
     write_csv(path, scores.sort_values([*KEY, *COLUMNS[3:-1]]), float_format="%.4g")
-    scores = pandas.read_csv(path, **types)  # the page is the same with and without the runs
-    rows, sections = [], []
+    scores = _read_scores(path)  # the page is the same with and without the runs
+    rows = []
+    sections = []
     for claim in plan.claims:
-        own = scores[scores["model"].isin(claim.models) & scores["seed"].isin([0, *(claim.seeds or scores["seed"])])]
-        seeds = sorted(set(own["seed"]) - {0})
+        is_of_claim = scores["model"].isin(claim.models) & scores["seed"].isin([0, *(claim.seeds or scores["seed"])])
+        scores_of_claim = scores[is_of_claim]
+        seeds = sorted(set(scores_of_claim["seed"]) - {0})
         anchor = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-")
-        link, outcome = f"[{claim.says}](#{anchor})", claim.outcome or "not run yet"
+        outcome = claim.outcome or "not run yet"
+        link = f"[{claim.says}](#{anchor})"
         rows.append([link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"])
-        sections += _section(plan, claim, own, seeds, results)
+        sections += _section(plan, claim, scores_of_claim, seeds, results)
     overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
     head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, "", plan.guide.strip(), ""]
     page = flags.plan.with_suffix(".md")
@@ -253,77 +273,114 @@ def write_page(plan: Plan, flags: argparse.Namespace) -> None:
     print(f"written: {page}, {path}")
 
 
+def _read_scores(path: Path) -> pandas.DataFrame:
+    return pandas.read_csv(path, dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
+
+
 def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each score: model, seed (0 where nothing was trained), task, language, method, layer, metric, value."""
     for name in plan.models:
         for seed in (0, *flags.seeds):
-            folder, own = flags.output / (name if seed == 0 else f"{name}-{seed}"), {"model": name, "seed": seed}
-            for path in sorted(folder.glob("tasks/*/results.json")):
-                results, task = read_results(path.parent), own | {"task": path.parent.name}
-                for row in results["scores"]:
-                    if row["metric"] in SHOWN and row["split"] != "dev":
-                        yield row | task
-                if results["kind"] == "translation":
-                    for curve in results["curves"].values():
-                        if curve:
-                            yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
-            if (folder / "model" / "config.json").exists():
-                last = {key: value for event in read_events(folder) for key, value in event.items()}
-                yield from (
-                    {"metric": key, "value": last[key], "task": RUN, **own} for key in last if is_evaluation(key)
-                )
+            run = flags.output / (name if seed == 0 else f"{name}-{seed}")
+            for row in _scores_of_run(run):
+                yield {**row, "model": name, "seed": seed}
+
+
+def _scores_of_run(run: Path) -> Iterator[dict[str, Any]]:
+    """The scores of a run's tasks, and the figures of its own evaluations."""
+    for path in sorted(run.glob("tasks/*/results.json")):
+        task = path.parent.name
+        results = read_results(path.parent)
+        for row in results["scores"]:
+            if row["metric"] in SHOWN and row["split"] != "dev":
+                yield {**row, "task": task}
+        if results["kind"] == "translation":
+            for curve in results["curves"].values():
+                if curve:
+                    yield {"metric": "dev_loss", "value": curve[-1]["loss"], "task": task}
+    if (run / "model" / "config.json").exists():
+        last_values: dict[str, Any] = {}
+        for event in read_events(run):
+            last_values |= event
+        for figure, value in last_values.items():
+            if is_evaluation(figure):
+                yield {"metric": figure, "value": value, "task": RUN}
 
 
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int], results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     published = claim.published.strip() or "The paper gives no scores for this claim."
     lines = [f"## {claim.says}", "", f"**Paper** ({claim.paper}). {published}", ""]
-    lines += [f"**Result: {claim.outcome}.** {claim.verdict}", ""] if claim.outcome else []
+    if claim.outcome:
+        lines += [f"**Result: {claim.outcome}.** {claim.verdict}", ""]
     titles = {name: plan.models[name].title or name for name in claim.models}
-    rows = [[title, *(_cell(column, name, scores) for column in claim.columns)] for name, title in titles.items()]
+    rows = []
+    for name, title in titles.items():
+        rows.append([title, *(_cell(column, name, scores) for column in claim.columns)])
     if any(cell for row in rows for cell in row[1:]):
-        header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
-        which = f"Seeds {', '.join(map(str, seeds))}." if seeds[1:] else f"Only seed {seeds[0]}."
-        lines += [f"{claim.setup} {which}".strip(), "", *markdown_table((header, rows)), ""]
+        header = [""]
+        for column in claim.columns:
+            arrow = "↓" if column.better == "down" else "↑"
+            header.append(f"{column.name} {arrow}")
+        seeds_line = f"Only seed {seeds[0]}."
+        if len(seeds) > 1:
+            seeds_line = f"Seeds {', '.join(map(str, seeds))}."
+        lines += [f"{claim.setup} {seeds_line}".strip(), "", *markdown_table((header, rows)), ""]
         if claim.plot and all(row[1] for row in rows):
             lines += [f"![{claim.plot_title}](results/{draw(claim, titles, scores, results).name})", ""]
-    return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]
+    if claim.answer:
+        lines += [claim.answer.strip(), ""]
+    return lines
 
 
-def _by(keys: list[str], column: Column, model: str, scores: pandas.DataFrame) -> Any:
+def _grouped(keys: list[str], column: Column, model: str, scores: pandas.DataFrame) -> Any:
     """The values that a column takes of a model, in groups; keys that its `where` has are not looked at."""
-    is_of = (scores["model"] == model) & (scores["task"] == column.task)
-    is_of &= scores["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)
-    for name, wanted in column.where.items():
+    is_taken = (scores["model"] == model) & (scores["task"] == column.task)
+    is_taken &= scores["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)
+    for name, values in column.where.items():
         if name not in keys:
-            is_of &= scores[name].isin(wanted if isinstance(wanted, list) else [wanted])
-    return scores[is_of].groupby(keys)["value"]
+            is_taken &= scores[name].isin(values if isinstance(values, list) else [values])
+    return scores[is_taken].groupby(keys)["value"]
 
 
 def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
     """Mean and standard deviation over seeds of the means over languages."""
-    by_seed = _by(["seed"], column, model, scores).mean()
-    deviation = f" ± {by_seed.std():.{column.digits}f}" if len(by_seed) > 1 else ""
-    return f"{by_seed.mean():.{column.digits}f}{deviation}" if len(by_seed) else ""
+    by_seed = _grouped(["seed"], column, model, scores).mean()
+    if not len(by_seed):
+        return ""
+    text = f"{by_seed.mean():.{column.digits}f}"
+    if len(by_seed) > 1:
+        text += f" ± {by_seed.std():.{column.digits}f}"
+    return text
 
 
 def draw(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
     """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
     path = results.with_name(f"{results.name}-{claim.name}.png")
-    panels: dict[str, dict] = {}
     if claim.plot == "bars":
-        for model, name in titles.items():
-            found = {of.name: _by(["seed"], of, model, scores).mean() for of in claim.columns if of.better == "up"}
-            panels[name] = {column: summary(by_seed) for column, by_seed in found.items() if len(by_seed)}
-        plot_bars(panels, path, claim.plot_title, "score (%), higher is better")
-    else:
-        for model, name in titles.items():
-            for (language, layer), own in _by(["language", "layer"], claim.columns[0], model, scores):
-                panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(own)
-        metric, better = claim.columns[0].metric, claim.columns[0].better
-        label = f"{METRICS.get(metric, metric)} (%), {'lower' if better == 'down' else 'higher'} is better"
-        plot_lines(panels, path, claim.plot_title, "layer", label)
+        plot_bars(_bars(claim, titles, scores), path, claim.plot_title, "score (%), higher is better")
+        return path
+    column = claim.columns[0]
+    panels: dict[str, dict[str, dict[int, Summary]]] = {}
+    for model, title in titles.items():
+        for (language, layer), values in _grouped(["language", "layer"], column, model, scores):
+            panels.setdefault(language, {}).setdefault(title, {})[int(layer)] = summary(values)
+    better = "lower" if column.better == "down" else "higher"
+    label = f"{METRICS.get(column.metric, column.metric)} (%), {better} is better"
+    plot_lines(panels, path, claim.plot_title, "layer", label)
     return path
+
+
+def _bars(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame) -> dict[str, dict[str, Summary]]:
+    """The columns of which more is better, as {model: {column: summary over seeds}}."""
+    bars: dict[str, dict[str, Summary]] = {}
+    for model, title in titles.items():
+        bars[title] = {}
+        for column in claim.columns:
+            by_seed = _grouped(["seed"], column, model, scores).mean()
+            if column.better == "up" and len(by_seed):
+                bars[title][column.name] = summary(by_seed)
+    return bars
 
 
 if __name__ == "__main__":
