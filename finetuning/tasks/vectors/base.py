@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -29,6 +29,7 @@ class VectorTask(Task[R]):
     """Scores of every layer, of every pair of languages by itself."""
 
     metric: tuple[str, str]  # name and version of what computes the scores
+    divides_pairs: ClassVar[bool] = True  # among the processes; else they evaluate each pair of languages together
 
     def encode(self, data: PairData) -> PairData:
         """Adds to the facts how scores are computed from a model's layers; the scores never select a layer."""
@@ -58,13 +59,16 @@ class VectorTask(Task[R]):
         """Scores a pair of languages."""
 
     def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
-        """Each process evaluates its share of the pairs of languages; the main process writes all results."""
+        """Evaluates the pairs of languages in all processes; the main process writes all results."""
         state, facts = PartialState(), data.protocol
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
 
         def work() -> dict[str, Found]:
             found = {}
-            for name in list(data.pairs)[state.process_index :: state.num_processes]:
+            names = list(data.pairs)
+            if self.divides_pairs:
+                names = names[state.process_index :: state.num_processes]
+            for name in names:
                 print(f"{name}: layers {', '.join(map(str, facts['layers']))}")
                 scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
                 found[name] = [{"language": name, **score} for score in scores], counts, rows
@@ -100,6 +104,8 @@ def facts_of(entries: list[Facts], rows: dict[str, int], chance: Facts, **own: A
 
 class SentenceTask(VectorTask[S]):
     """Sentences, compared by their vectors."""
+
+    divides_pairs = False  # but texts and searches
 
     def method(self) -> Facts:
         pooling = self.recipe.pooling
