@@ -12,7 +12,7 @@ from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.run_folders import run_lock
 from tests.finetuning.feature_recipes import retrieval
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.tasks import main_in, record_of, weights
+from tests.finetuning.tasks import main_in, record_of, run_in, weights
 from tests.finetuning.test_translation_run import ONE_UPDATE
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
@@ -112,3 +112,38 @@ def test_run_in_two_processes_ends_in_both(runs):
     (scores,) = json.loads((folder / "suite" / "results.json").read_text(encoding="utf-8"))["scores"].values()
     assert "works" in scores and "fails" not in scores
     assert read_results(folder / "suite" / "works")["processes"] == [2]
+
+
+VECTORS_AND_MINED_PAIRS = """
+import json, sys
+import torch
+from accelerate import PartialState
+from transformers import AutoModel, AutoTokenizer
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from crosslingual_zoo.finetuning.tasks.vectors.search import mine
+from crosslingual_zoo.zoo_core.processes import start_processes
+
+start_processes()
+model, folder = json.loads(sys.argv[1])
+generator = torch.Generator().manual_seed(1)
+results = []
+for sources, targets in ((2, 2), (50, 31), (7, 120)):
+    source = torch.randn(sources, 16, generator=generator).round() + 3
+    target = torch.randn(targets, 16, generator=generator).round() + 3
+    results.append([torch.from_numpy(column) for column in mine(source, target, size=8)])
+encoder = SentenceEncoder(AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model), batch_size=2)
+for texts in (["Anna", "Otto"], ["a b c d e", "f", "g h i j", "k", "l m", "", "n o p"]):
+    _, by_layer = vectors_by_layer(encoder, [texts, texts[:1]], [0, 2])
+    results += by_layer
+torch.save(results, f"{folder}/{PartialState().num_processes}-{PartialState().process_index}.pt")
+"""
+
+
+def test_processes_divide_texts_and_searches(tiny_model, tmp_path):
+    """Every process has the results of one process, to the last bit, also where it has no text or source."""
+    for processes in (1, 2, 3):
+        codes, said = run_in(processes, VECTORS_AND_MINED_PAIRS, [str(tiny_model), str(tmp_path)], tmp_path)
+        assert codes == [0] * processes, said
+    expected = torch.load(tmp_path / "1-0.pt")
+    for file in ("2-0", "2-1", "3-0", "3-1", "3-2"):
+        torch.testing.assert_close(torch.load(tmp_path / f"{file}.pt"), expected, rtol=0, atol=0)

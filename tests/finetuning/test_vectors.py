@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from crosslingual_zoo.finetuning.tasks.vectors import encoder as retrieval_search
-from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from crosslingual_zoo.finetuning.tasks.vectors import search
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder, Tokens, vectors_by_layer
 from crosslingual_zoo.finetuning.tasks.vectors.recipe import POOLINGS
 from crosslingual_zoo.finetuning.tasks.vectors.search import mine, nearest_neighbors
 
@@ -27,10 +28,11 @@ def encoder_of(tiny_model):
 def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
     encoder = encoder_of(pooling=pooling)
     tokens = encoder.tokens(TEXTS)
+    ids_of_texts = np.split(tokens.ids, tokens.lengths.cumsum()[:-1])
     found = encoder.vectors(tokens, [0, 1, 2])
     for number, text in enumerate(TEXTS):
         alone = encoder.tokenizer(text, return_tensors="pt")  # the tokenizer's own special tokens, nothing padded
-        assert alone["input_ids"][0, 1:-1].tolist() == tokens[number]
+        assert alone["input_ids"][0, 1:-1].tolist() == ids_of_texts[number].tolist()
         states = encoder.states.model(**alone, output_hidden_states=True).hidden_states
         for layer in range(3):
             part = {"mean": slice(1, -1), "mean_with_special_tokens": slice(None), "cls": slice(1)}[pooling]
@@ -41,9 +43,11 @@ def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
 
 def test_vectors_of_long_texts_are_cut(encoder_of):
     encoder = encoder_of(max_length=6)
-    tokens = encoder.tokens(TEXTS)
-    cut = encoder.vectors(tokens, [2])[2]
-    torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in tokens], [2])[2], rtol=1e-4, atol=1e-5)
+    vectors = encoder.vectors(encoder.tokens(TEXTS), [2])[2]
+    for text, vector_H in zip(TEXTS, vectors, strict=True):
+        first_tokens = encoder.tokenizer(text, add_special_tokens=False)["input_ids"][:4]
+        tokens = Tokens(np.array(first_tokens, dtype=np.int32), np.array([len(first_tokens)], dtype=np.int32))
+        torch.testing.assert_close(vector_H, encoder_of().vectors(tokens, [2])[2][0], rtol=1e-4, atol=1e-5)
     assert encoder_of().max_length == 64, "as many positions as the model has"
     with pytest.raises(ValueError, match="2 tokens are special"):
         encoder_of(max_length=2)
@@ -67,7 +71,7 @@ def test_vectors_by_layer_in_several_passes(encoder_of, monkeypatch):
 
 def test_tokens_without_spelled_special_tokens(encoder_of):
     special = set(encoder_of().tokenizer.all_special_ids) - {encoder_of().tokenizer.unk_token_id}
-    assert special.isdisjoint(encoder_of().tokens(["a <mask> b </s>"])[0])
+    assert special.isdisjoint(encoder_of().tokens(["a <mask> b </s>"]).ids.tolist())
 
 
 def check(source, target, k, size):
@@ -104,6 +108,30 @@ def test_nearest_neighbors_of_ties():
     same = torch.ones(50, 8)
     for other in (same, -same, torch.zeros(40, 8)):
         check(other, same, 4, 16)
+
+
+@pytest.mark.parametrize("kind", ["clustered", "alike", "nearly the same", "apart"])
+def test_scores_are_upper_bounds_of_cosines(kind):
+    """By less than float32's error for such short vectors from the center, also beside vectors far away from it."""
+    source, target = sentences(kind)
+    source[0] = 0
+    target[-1] = -target[0]
+    center = search._center(source, target)
+    points = search._Points(source, center, "cpu", is_source=True).block(slice(0, 210))
+    others = search._Points(target, center, "cpu", is_source=False).block(slice(0, 140))
+    scores = (points @ others.T).double()
+    source, target = (F.normalize(vectors.double(), dim=-1) for vectors in (source, target))
+    excess = scores - (source @ target.T - 1)
+    lengths = torch.cdist(source, center[None]) + torch.cdist(center[None], target)
+    assert (excess > 0).all()
+    assert (excess < 2**-24 * ((48 + 20) * lengths**2 + 8 * lengths)).all()
+
+
+def test_nearest_neighbors_in_a_cone_with_outliers():
+    source, target = sentences("alike")
+    source[5], source[6], target[7] = 0, -source[6], -target[7]
+    for k in (1, 4):
+        check(source, target, k, 64)
 
 
 def brute_force(source, target, k):

@@ -1,7 +1,7 @@
 """Tasks that train nothing: they evaluate the vectors of an unchanged model, by layer."""
 
 from abc import abstractmethod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -27,6 +27,7 @@ class VectorTask(Task[R]):
     """Scores of every layer, of every pair of languages by itself."""
 
     metric: tuple[str, str]  # name and version of what computes the scores
+    divides_pairs: ClassVar[bool] = True  # among the processes; else they evaluate each pair of languages together
 
     def encode(self, data: PairData) -> PairData:
         """Adds to the facts how scores are computed from a model's layers; the scores never select a layer."""
@@ -56,14 +57,17 @@ class VectorTask(Task[R]):
         """Scores a pair of languages."""
 
     def score(self, model: torch.nn.Module, data: PairData) -> Scored:
-        """Each process evaluates its share of the pairs of languages; all get all results."""
+        """Evaluates the pairs of languages in all processes; all get all results."""
         state = PartialState()
         reader = self.reader(model, self.start.tokenizer)
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
 
         def evaluate_share() -> dict[str, Found]:
             results = {}
-            for name in list(data.pairs)[state.process_index :: state.num_processes]:
+            names = list(data.pairs)
+            if self.divides_pairs:
+                names = names[state.process_index :: state.num_processes]
+            for name in names:
                 print(f"{name}: layers {', '.join(map(str, data.protocol['layers']))}")
                 results[name] = self.evaluate(name, data.pairs[name], reader, data.protocol)
             return results
@@ -94,6 +98,8 @@ def facts_of(entries: list[Facts], rows: dict[str, int], chance: Facts, **own: A
 
 class SentenceTask(VectorTask[S]):
     """Sentences, compared by their vectors."""
+
+    divides_pairs = False  # but texts and searches
 
     def method(self) -> Facts:
         pooling = self.recipe.pooling
