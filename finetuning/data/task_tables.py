@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
 LABELED_BY = "labeled_by"  # column of rows that a model has labeled, with the model's name
+Missing = dict[str, list[str]]  # names of languages or tables, by part of a recipe
 FEW_ROWS = 100  # of fewer held-out rows, a score says little: one row is a percent or more
 DATA_SEED = 0  # of held-out and sampled rows: the same for all seeds of a run, which differ only in training
 
@@ -31,7 +32,7 @@ class Tables:
     train: list[Rows]
     dev: dict[str, list[Rows]]  # by language; empty where the last checkpoint is taken, or rows are held out
     evaluation: dict[str, Rows]  # by language
-    missing: list[str] = field(default_factory=list)  # what was not found, and is left out
+    missing: Missing = field(default_factory=dict)  # what was not found, and is left out
 
     def all_rows(self) -> Iterator[Rows]:
         """The rows of every table: evaluated ones first, then those to train on and those of `dev`."""
@@ -110,29 +111,27 @@ def development_tables(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[st
 
 
 @contextlib.contextmanager
-def noted_if_missing(recipe: "TaskRecipe", name: str, missing: list[str]) -> Generator[None]:
-    """Adds `name` to `missing` where a table is not found and the recipe allows it."""
+def noted_if_missing(recipe: "TaskRecipe", part: str, name: str, missing: Missing) -> Generator[None]:
+    """Adds `name` to `missing` where a table of a part is not found and the recipe allows it."""
     try:
         yield
     except MissingTable:
         if not recipe.skip_missing:
             raise
-        missing.append(name)
+        missing.setdefault(part, []).append(name)
 
 
-def missing_line(missing: list[str]) -> list[str]:
-    """A warning that lists what was not found; none without any."""
-    return [f"left out, because their tables were not found: {', '.join(missing)}"] if missing else []
+def missing_lines(missing: Missing) -> list[str]:
+    """A warning for each part that lists what was not found."""
+    return [f"not found, and left out of {part}: {', '.join(names)}" for part, names in missing.items()]
 
 
-def read_rows(
-    recipe: "Recipe", table: "LabeledTable", languages: list[str], part: str, missing: list[str]
-) -> list[Rows]:
+def read_rows(recipe: "Recipe", table: "LabeledTable", languages: list[str], part: str, missing: Missing) -> list[Rows]:
     """Reads a table of a part of the recipe, by language; languages that are not found are noted in `missing`."""
     all_rows: list[Rows] = []
     for plain, languages_there in plain_tables(table, languages):
-        name = f"{', '.join(languages_there) or describe(plain)} ({part})"
-        with noted_if_missing(recipe, name, missing):
+        name = ", ".join(languages_there) or describe(plain)
+        with noted_if_missing(recipe, part, name, missing):
             all_rows += rows_of(plain, languages_there, recipe.hub_root)
     return all_rows
 
@@ -143,18 +142,18 @@ def open_tables(recipe: "Recipe") -> Tables:
     Raises MissingTable where no table to train on, or to evaluate, is found, and ValueError for a language that is
     evaluated twice, and for settings without training rows that they need.
     """
-    missing: list[str] = []
+    missing: Missing = {}
     train: list[Rows] = []
     for table in recipe.train:
-        train += read_rows(recipe, table, training_languages(recipe, table), "training rows", missing)
+        train += read_rows(recipe, table, training_languages(recipe, table), "train", missing)
     evaluation: dict[str, Rows] = {}
     for table in recipe.evaluation:
-        for rows in read_rows(recipe, table, table.languages, "evaluated rows", missing):
+        for rows in read_rows(recipe, table, table.languages, "evaluation", missing):
             if rows.language in evaluation:
                 raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
             evaluation[rows.language] = rows
     if not train or not evaluation:
-        raise MissingTable(f"tables were not found: {', '.join(missing)}")
+        raise MissingTable("; ".join(missing_lines(missing)))
     trained = {rows.language for rows in train}
     setting = recipe.setting
     if setting == "translate_train_all" and not recipe.plug_in and trained <= {recipe.source_language}:
@@ -167,7 +166,7 @@ def open_tables(recipe: "Recipe") -> Tables:
         dev[language] = []
         for table in tables:
             with_split = replace(table, split=table.dev_split)
-            dev[language] += read_rows(recipe, with_split, [language], "development rows", missing)
+            dev[language] += read_rows(recipe, with_split, [language], "the development rows", missing)
     dev = {language: rows_of_language for language, rows_of_language in dev.items() if rows_of_language}
     return Tables(train, dev, evaluation, missing)
 
@@ -215,7 +214,7 @@ def gather(recipe: "Recipe", tables: Tables, warnings: list[str], label_names: l
     parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
     label = next((name for name in ("labels", "tags") if name in train.column_names), None)
-    warnings = [*warnings, *missing_line(tables.missing), *repeated_texts(parts, texts, label)]
+    warnings = [*warnings, *missing_lines(tables.missing), *repeated_texts(parts, texts, label)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     held_out = sum(len(rows) for rows in dev.values())
     if dev and held_out < FEW_ROWS:

@@ -18,8 +18,9 @@ from datasets import Dataset, concatenate_datasets
 from crosslingual_zoo.finetuning.data.pair_tables import SIDES, open_pairs, pair_identity
 from crosslingual_zoo.finetuning.data.rows import Rows
 from crosslingual_zoo.finetuning.data.task_tables import (
+    Missing,
     TaskData,
-    missing_line,
+    missing_lines,
     noted_if_missing,
     repeated_texts,
     sample,
@@ -58,12 +59,12 @@ class TranslationTask(TrainedTask[TranslationRecipe]):
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
         recipe = self.recipe
-        missing: list[str] = []
+        missing: Missing = {}
         train = self._open("train", recipe.train, missing)
         dev = self._open("dev", recipe.dev, missing)
         test = self._open("test", recipe.test, missing, may_be_empty=False)
         if not train or not test:
-            raise MissingTable(f"tables were not found: {', '.join(missing)}")
+            raise MissingTable("; ".join(missing_lines(missing)))
         tested = [rows.language for rows in test]
         if len(set(tested)) < len(tested):
             raise ValueError(f"The tables of test are of the pairs {tested}. Evaluate each only once.")
@@ -99,20 +100,18 @@ class TranslationTask(TrainedTask[TranslationRecipe]):
             },
         }
         parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
-        warnings = missing_line(missing)
+        warnings = missing_lines(missing)
         warnings += table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
         warnings += repeated_texts(parts, list(SIDES))
         return TaskData(facts, warnings, training, development, evaluated)
 
-    def _open(
-        self, part: str, tables: Sequence[PairTable], missing: list[str], may_be_empty: bool = True
-    ) -> list[Rows]:
+    def _open(self, part: str, tables: Sequence[PairTable], missing: Missing, may_be_empty: bool = True) -> list[Rows]:
         """The pairs of each table of a part of the recipe."""
         all_rows = []
         for number, table in enumerate(tables):
             pair = "-".join(self.recipe.languages_of(table))
             name = f"{part}.{number}"
-            with noted_if_missing(self.recipe, f"{pair} ({name})", missing):
+            with noted_if_missing(self.recipe, part, f"{pair} ({name})", missing):
                 all_rows.append(open_pairs(table, name, pair, self.recipe.hub_root, may_be_empty))
         return all_rows
 
