@@ -109,6 +109,7 @@ def encode_windows(
         # each window begins one stride after the one before: together they cover the whole context
         overlapped = [part.spans_P2[: cutting.stride] for part in parts[:-1]]
         spans_P2 = np.concatenate([*overlapped, parts[-1].spans_P2])
+        begins = np.append(spans_P2[:, 0], np.int32(len(contexts[row])))
         start = batch["start"][row]
         answer = nearest_span(spans_P2, start, batch["end"][row]) if start >= 0 else None
         absent = IGNORED if is_train and start < 0 else START  # a translation may have lost its answer
@@ -124,7 +125,6 @@ def encode_windows(
             window["split"] = int(len(parts) > 1 and number == 0)
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
-                begins = np.append(spans_P2[:, 0], np.int32(len(contexts[row])))
                 window |= {"first": part.first, "begins": begins[begin : end + 1], "ends": part.spans_P2[:, 1]}
             windows.append(window)
         windows_by_row.append(windows)
