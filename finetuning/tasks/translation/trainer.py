@@ -16,16 +16,16 @@ from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
 from crosslingual_zoo.finetuning.metrics import load_metric
 from crosslingual_zoo.finetuning.seed import training_arguments
 from crosslingual_zoo.finetuning.steps import TrainsByPlan
-from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, StepPlan, collate, evaluation_batches
 from crosslingual_zoo.finetuning.tasks.translation.model import beam_search
 from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
 from crosslingual_zoo.zoo_core.masking import IGNORED
 
 
 class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
-    """Seq2SeqTrainer whose steps are those of an `UpdatePlan` and whose loss is the mean over a step's tokens."""
+    """Seq2SeqTrainer whose steps are those of an `StepPlan` and whose loss is the mean over a step's tokens."""
 
-    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, **kwargs: Any):
+    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: StepPlan, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
@@ -112,7 +112,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
             yield group, send_to_device(batch, accelerator.device)
 
 
-def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
+def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: StepPlan) -> Any:
     """Returns the recipe as the Trainer's arguments, with epochs as steps."""
     every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
@@ -131,17 +131,18 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
     )
 
 
-def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
+def saved_steps(recipe: TranslationRecipe, plan: StepPlan) -> list[int]:
     """Returns the steps after which a checkpoint is saved; always including the last one."""
     every = recipe.evaluate_every_steps or len(plan)
     total = recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
     return [*range(every, total, every), total]
 
 
-def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePlan:
+def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> StepPlan:
     """The steps of one seed on the encoded training pairs."""
-    lengths = (column(train, f"{side}_length") for side in ("source", "target"))
-    return UpdatePlan(*lengths, recipe.training.max_tokens, seed)
+    source_lengths = column(train, "source_length")
+    target_lengths = column(train, "target_length")
+    return StepPlan(source_lengths, target_lengths, recipe.training.max_tokens, seed)
 
 
 def column(rows: Dataset, name: str) -> np.ndarray:
