@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-from transformers import TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from crosslingual_zoo.zoo_core.keyed_random import short_seed
@@ -79,8 +79,8 @@ class MicroBatches(TrainerCallback):
                 yield keys or [(int(rows[0]), self.epoch, False)]
 
 
-class TrainsByPlan:
-    """Mixin of a Trainer: its steps are those of a plan, the same on any number of processes."""
+class TrainsByPlan(Trainer):
+    """Trainer whose steps are those of a plan, the same on any number of processes."""
 
     def train_by(self, plan: Plan, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
         """`rows` are looked up by `Key`, and made a batch by `collate`."""
