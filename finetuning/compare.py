@@ -11,9 +11,10 @@ alignment (XLM-Align, Figure 2; MetaXLM, Figure 4) and retrieval (MetaXLM, Figur
 tasks. Of suites, the table has a row per task.
 """
 
+import itertools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas
 
@@ -32,60 +33,82 @@ from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
 MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
-# scores by run and row of the table, lists of lines below it, tables of all scores, and the picture if there is one
-Compared = tuple[dict[str, dict[str, Summary]], dict[str, list[str]], list[pandas.DataFrame], Path | None]
+
+
+class Comparison(NamedTuple):
+    """What the page shows of the runs."""
+
+    scores: dict[str, dict[str, Summary]]  # by run and row of the table
+    lists: dict[str, list[str]]  # of lines below it
+    frames: list[pandas.DataFrame]  # all scores
+    picture: Path | None
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
-    metavar, text = ("NAME", "DIR"), "a name and its results folder"
+    metavar = ("NAME", "DIR")
+    text = "a name and its results folder"
     parser.add_argument("--run", nargs=2, action="append", required=True, metavar=metavar, help=text)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="where the comparison is written")
     options = parser.parse_args(argv)
     with user_errors():
-        contents = {name: load_results(Path(folder) / "results.json") for name, folder in options.run}
-        if len(contents) < len(options.run):
+        folders = dict(options.run)
+        if len(folders) < len(options.run):
             raise ValueError(f"--run has the names {[name for name, _ in options.run]}. Give each run its own name.")
-        if len({isinstance(content, Results) for content in contents.values()}) > 1:
-            raise ValueError("The runs are of tasks and of suites. Compare tasks, or suites.")
+        contents = {name: load_results(Path(folder) / "results.json") for name, folder in folders.items()}
+        subjects = {name: _subject(content) for name, content in contents.items()}
+        if len(set(subjects.values())) > 1:
+            raise ValueError(f"The runs are of several tasks or languages: {subjects}. Compare runs of one.")
         options.output.mkdir(parents=True, exist_ok=True)
-        path, first = options.output / "comparison", contents[options.run[0][0]]
+        path = options.output / "comparison"
+        first = next(iter(contents.values()))
         if isinstance(first, Results):
             title = first.title
-            columns, lists, frames, picture = compare_tasks(contents, path)
+            comparison = compare_tasks(contents, path)
         else:
             title = "Suites"
-            columns, lists, frames, picture = compare_suites(contents, dict(options.run), path)
-        texts = {run: {name: with_deviation(entry) for name, entry in of.items()} for run, of in columns.items()}
-        write_page(path, title, as_cells("", texts), lists, picture, frames)
+            comparison = compare_suites(contents, folders, path)
+        texts = {}
+        for run, summaries in comparison.scores.items():
+            texts[run] = {name: with_deviation(entry) for name, entry in summaries.items()}
+        write_page(path, title, as_cells("", texts), comparison.lists, comparison.picture, comparison.frames)
 
 
-def compare_tasks(runs: dict[str, Results], path: Path) -> Compared:
-    """Compares runs of one task, and draws them. Raises ValueError for other tasks or languages."""
-    compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in runs.items()}
-    if len(set(compared.values())) > 1:
-        raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
-    columns = {run: of.figures for run, of in runs.items()}
-    frames = [of.frame(run=run) for run, of in runs.items()]
+def _subject(content: Any) -> str:
+    """What a run is of: a task and its languages, or a suite."""
+    if isinstance(content, Results):
+        return f"{content['kind']} {content['task']} in {', '.join(content.names)}"
+    return "a suite"
+
+
+def compare_tasks(runs: dict[str, Results], path: Path) -> Comparison:
+    """Compares runs of one task, and draws them."""
+    scores = {run: results.figures for run, results in runs.items()}
     lists = {"Warnings": joint_warnings(runs), "What differs between the runs": differences(runs)}
-    return columns, lists, frames, draw(runs, path.with_suffix(".png"))
+    frames = [results.frame(run=run) for run, results in runs.items()]
+    return Comparison(scores, lists, frames, draw(runs, path.with_suffix(".png")))
 
 
-def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Compared:
+def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> Comparison:
     """Compares runs of one suite, and draws them. Raises ValueError for tasks that were measured otherwise."""
-    columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
-    bars = {run: {name: entry for name, entry in of.items() if name != AVERAGE} for run, of in columns.items()}
-    warnings, frames = [], []
-    for task in dict.fromkeys(name for of in bars.values() for name in of):
+    scores = {}
+    bars = {}
+    for run, content in contents.items():
+        (scores[run],) = content["scores"].values()
+        bars[run] = {name: entry for name, entry in scores[run].items() if name != AVERAGE}
+    warnings = []
+    frames = []
+    for task in dict.fromkeys(itertools.chain.from_iterable(bars.values())):
         warnings += [f"{task} is missing in {run}" for run in bars if task not in bars[run]]
         runs = {run: read_results(Path(folders[run]) / task) for run in bars if task in bars[run]}
-        frames += [of.frame(run=run) for run, of in runs.items()]
-        if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
+        frames += [results.frame(run=run) for run, results in runs.items()]
+        lines = [line for line in differences(runs) if re.match(MEASURED, line)]
+        if lines:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
         warnings += [f"{task}: {line}" for line in joint_warnings(runs)]
     picture = plot_bars(bars, path.with_suffix(".png"), "Main score of each task", "score (%)")
-    return columns, {"Warnings": warnings}, frames, picture
+    return Comparison(scores, {"Warnings": warnings}, frames, picture)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import torch
+from transformers import Trainer
 
 # `encoder.layer.3.` of XLM-R's family, `encoder.layers.3.` of others
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
@@ -13,8 +14,8 @@ EMBEDDINGS = re.compile(r"(?:embeddings|(?:^|\.)embed_tokens)\.(?!(?:layer_?)?no
 DECODER_LAYER = re.compile(r"(?:^|\.)decoder\.layers?\.(\d+)\.")
 
 
-class LayerwiseDecay:
-    """Mixin of a Trainer: splits its parameter groups by layer, each with its share of the learning rate.
+class LayerwiseDecay(Trainer):
+    """Trainer with parameter groups split by layer, each with its share of the learning rate.
 
     The scheduler scales all groups alike, so that the ratios hold from warm-up to the end.
     """
@@ -51,16 +52,21 @@ def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
 
     Raises ValueError for a model without numbered layers: all of it would be trained at the full rate.
     """
-    config = getattr(model, "config", None) or model.module.config  # of DDP's wrapper
-    depth, made_of = config.num_hidden_layers, getattr(config, "decoder_layer_indices", None)
+    wrapped: Any = getattr(model, "module", model)  # by DDP
+    config = wrapped.config
+    depth = config.num_hidden_layers
     scales = {}
     for name, parameter in model.named_parameters():
-        if match := DECODER_LAYER.search(name):
-            layer = made_of[int(match[1])]
-        elif match := LAYER.search(name):
-            layer = int(match[1])
+        in_decoder = DECODER_LAYER.search(name)
+        in_encoder = LAYER.search(name)
+        if in_decoder:
+            layer = config.decoder_layer_indices[int(in_decoder[1])]
+        elif in_encoder:
+            layer = int(in_encoder[1])
+        elif EMBEDDINGS.search(name):
+            layer = -1
         else:
-            layer = -1 if EMBEDDINGS.search(name) else depth
+            layer = depth
         scales[id(parameter)] = decay ** (depth - layer)
     if len(set(scales.values())) < 3:
         raise ValueError(

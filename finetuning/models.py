@@ -1,7 +1,9 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +14,6 @@ from crosslingual_zoo.zoo_core.provenance import (
     folder_fingerprint,
     model_files,
     model_fingerprint,
-    read_json,
     tokenizer_fingerprint,
 )
 from crosslingual_zoo.zoo_core.tables import looks_like_missing_folder, resolve_hub_path
@@ -56,7 +57,7 @@ def describe_model(
 
     check_vocabulary(loaded, config, path)
     positions = longest_input(config)
-    if None not in (positions, max_length) and max_length > positions:
+    if positions is not None and max_length is not None and max_length > positions:
         raise ValueError(f"max_length is {max_length}, and the model of {path} has {positions} positions. Lower it.")
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
@@ -95,10 +96,11 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
     """Returns the model folder of the seed with the best development score, and the facts that results show of it.
 
     It is the first seed of a run without selection. `fingerprint` is that of `model`, from which the run must start.
+    Raises ValueError for a run without results, or from another model.
     """
-    results = read_json(Path(run) / "results.json", {}, needs=("model", "protocol", "seeds", "task", "setting"))
-    if not results:
-        raise ValueError(f"init_from is {run}, which has no results.json. Finish that run first, or leave it out.")
+    from crosslingual_zoo.finetuning.results import read_results  # it imports pandas
+
+    results = read_results(run)
     start = results["model"]
     if start["fingerprint"] != fingerprint:
         raise ValueError(
@@ -106,20 +108,17 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"is {model} ({fingerprint[:19]}). Use the same model for both."
         )
     seed = best_of(results["seeds"], results["protocol"]["selection"])
-    folder = Path(run) / f"seed-{seed}" / "model"
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"init_from is {run}, and {folder} does not exist. Run it with save_models=true.")
+    folder = Path(run) / f"seed-{seed}" / "model"  # of a run with save_models
     return folder, {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
 
 
 def best_of(seeds: list[int], selection: dict[str, Any]) -> int:
     """Returns the seed with the best development score and, of equal scores, the lowest loss; else the first one."""
-    scores = selection.get("scores") or [None]
-    if None in scores:
+    if None in selection["scores"]:
         return seeds[0]
-    losses = selection.get("losses") or [0.0] * len(scores)  # results of an earlier version have none
-    seeds_by_figures = zip(scores, losses, seeds, strict=True)
-    _, _, seed = min(seeds_by_figures, key=lambda figures: (-round(figures[0], 6), figures[1]))
+    losses = [math.inf if loss is None else loss for loss in selection["losses"]]  # None: not finite
+    figures = zip(selection["scores"], losses, seeds, strict=True)
+    _, _, seed = min(figures, key=lambda row: (-round(row[0], 6), row[1]))
     return seed
 
 
@@ -136,7 +135,7 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
 
 
 @contextlib.contextmanager
-def readable_errors(name: str):
+def readable_errors(name: str) -> Iterator[None]:
     """Turns transformers' error for an unreadable checkpoint into a ValueError that names the model."""
     try:
         yield

@@ -23,12 +23,20 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
-OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
+OTHERS = "mean of others"  # of languages that were not trained on
+GAP = "transfer gap"  # the source's score minus that mean
 COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, repeated facts, and the methods and layers that were scored next to the reported ones.
 OUTCOMES = (
-    r"(protocol\.(selection\.(selected_steps|scores|losses|sweep\.score)|methods|layers|counts|fresh_parameters)"
-    r"|hyperparameters\.updates)(\.|$)"
+    "protocol.selection.selected_steps",
+    "protocol.selection.scores",
+    "protocol.selection.losses",
+    "protocol.selection.sweep.score",
+    "protocol.methods",
+    "protocol.layers",
+    "protocol.counts",
+    "protocol.fresh_parameters",
+    "hyperparameters.updates",
 )
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
@@ -70,17 +78,19 @@ class Results(dict):
 
         Where something is transferred, also OTHERS and GAP (MetaXLM, section 5.1; XTREME).
         """
-        places: dict[tuple, list[dict[str, Any]]] = {}
+        rows_by_key: dict[tuple, list[dict[str, Any]]] = {}
         for row in self["scores"]:
-            places.setdefault((row.get("method"), row.get("layer"), row["metric"]), []).append(row)
-        tables, source = {}, self.get("source_language")
-        for place, rows in places.items():
+            key = (row.get("method"), row.get("layer"), row["metric"])
+            rows_by_key.setdefault(key, []).append(row)
+        source = self.get("source_language")
+        tables = {}
+        for key, rows in rows_by_key.items():
             table = pandas.DataFrame(rows).pivot(index="seed", columns="language", values="value")[self.names]
             means = {AVERAGE: table.mean(axis=1)}
             if source in table and self.names[1:]:
-                own, others = table[source], table.drop(columns=source).mean(axis=1)
-                means |= {OTHERS: others, GAP: own - others}
-            tables[place] = table.assign(**means)
+                means[OTHERS] = table.drop(columns=source).mean(axis=1)
+                means[GAP] = table[source] - means[OTHERS]
+            tables[key] = table.assign(**means)
         return tables
 
     def _values(self, column: str, first: Any = None) -> list[Any]:
@@ -115,7 +125,7 @@ class Results(dict):
     @property
     def with_average(self) -> list[str]:
         """The languages, and of several their AVERAGE."""
-        return [*self.names, *([AVERAGE] if self.names[1:] else [])]
+        return [*self.names, AVERAGE] if self.names[1:] else self.names
 
     @property
     def is_higher_better(self) -> bool:
@@ -124,7 +134,9 @@ class Results(dict):
     @property
     def setting(self) -> str:
         """The setting as in headings, which separate plug-in and plug-out runs."""
-        return self["setting"] + (", plug-in" if self["protocol"].get("plug_in") else "")
+        if self["protocol"].get("plug_in"):
+            return f"{self['setting']}, plug-in"
+        return self["setting"]
 
     @property
     def title(self) -> str:
@@ -134,9 +146,11 @@ class Results(dict):
 
     def table(self, metric: str | None = None, method: str | None = None, layer: int | None = None) -> pandas.DataFrame:
         """Scores with a row a seed and a column a language or mean, by default those that are reported."""
-        own = self["protocol"]
-        layer = own.get("layer") if layer is None else layer
-        return self._tables[method or own.get("method"), layer, metric or self.metric]
+        if method is None:
+            method = self["protocol"].get("method")
+        if layer is None:
+            layer = self["protocol"].get("layer")
+        return self._tables[method, layer, metric or self.metric]
 
     def of(
         self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None
@@ -168,8 +182,10 @@ class Results(dict):
     def chance(self, language: str) -> float | None:
         """Returns the main score of guessing; None if the protocol does not have it."""
         levels = self["protocol"].get("chance", {})
-        found = {name: of[self.metric] for name, of in levels.items() if self.metric in of}
-        return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
+        scores = {name: level[self.metric] for name, level in levels.items() if self.metric in level}
+        if language == AVERAGE and scores:
+            return statistics.fmean(scores.values())
+        return scores.get(language)
 
     def at_chance(self) -> list[str]:
         """Warns of seeds that score no better than guessing, or 0: a mean would hide them."""
@@ -178,7 +194,8 @@ class Results(dict):
             languages: dict[str, list[str]] = {"at chance": [], "worse than chance": []}
             for name, entry in self.languages.items():
                 score = entry["scores"][number]
-                if level := self._level(name, score):
+                level = self._level(name, score)
+                if level:
                     rows = self["protocol"]["evaluated_rows"][name]
                     chance = self.chance(name) or 0.0
                     languages[level].append(f"{name} {score:.1f} (guessing: {chance:.1f}; {rows:,} rows)")
@@ -319,11 +336,13 @@ def differences(runs: dict[str, Results]) -> list[str]:
             if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
                 value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
             texts.setdefault(field, dict.fromkeys(runs, "null"))[run] = json.dumps(value)
-    return [
-        f"{field}: " + "; ".join(f"{run} {text}" for run, text in by_run.items())
-        for field, by_run in texts.items()
-        if len({*by_run.values()}) > 1 and not re.match(OUTCOMES, field)
-    ]
+    lines = []
+    for field, text_of_run in texts.items():
+        is_outcome = any(f"{field}.".startswith(f"{name}.") for name in OUTCOMES)
+        if len({*text_of_run.values()}) > 1 and not is_outcome:
+            values = "; ".join(f"{run} {text}" for run, text in text_of_run.items())
+            lines.append(f"{field}: {values}")
+    return lines
 
 
 def run_name(folder: str | Path) -> str:
@@ -333,4 +352,5 @@ def run_name(folder: str | Path) -> str:
     if folder.name != "model":
         return folder.name
     parts = [part for part in folder.parts[:-1] if not re.fullmatch("checkpoints|seed(-.*)?", part)]
-    return "-".join(parts[-2:] if folder.parent.parent.name == "checkpoints" else parts[-1:])
+    is_of_step = folder.parent.parent.name == "checkpoints"
+    return "-".join(parts[-2:] if is_of_step else parts[-1:])

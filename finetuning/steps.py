@@ -1,12 +1,12 @@
 """The steps of an epoch, and how each is divided among processes and accumulated micro-batches."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-from transformers import TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from crosslingual_zoo.zoo_core.keyed_random import short_seed
@@ -23,28 +23,46 @@ class LengthGroups:
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int):
-        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
 
     def __len__(self) -> int:
         return -(-len(self.lengths) // self.batch_size)
 
-    def updates(self, epoch: int) -> list[np.ndarray]:
+    def steps(self, epoch: int) -> list[np.ndarray]:
         """Returns the row numbers of each step, in the order of training, the same in every process."""
+        # "updates" decides the numbers
         generator = torch.Generator().manual_seed(short_seed(self.seed, "updates", epoch))
         rows = np.asarray(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
         return np.split(rows, range(self.batch_size, len(rows), self.batch_size))
 
 
+class Plan(Protocol):
+    """The steps of a training, the same in every process."""
+
+    def __len__(self) -> int:
+        """Returns the number of steps in every epoch."""
+        ...
+
+    def steps(self, epoch: int) -> list[np.ndarray]:
+        """Returns the row numbers of each step, in the order of training."""
+        ...
+
+
 class MicroBatches(TrainerCallback):
     """Batch sampler of one process: keys of rows, one list a micro-batch.
 
-    `plan.updates(epoch)` lists the rows of each step, `len(plan)` in every epoch. Every process gets `accumulation`
+    `plan.steps(epoch)` lists the rows of each step, `len(plan)` in every epoch. Every process gets `accumulation`
     micro-batches of each step. Where a step has fewer rows than micro-batches, one of its rows fills each gap and is
     not counted. As a callback of the Trainer it sets its epoch, also when a run resumes in the middle of one.
     """
 
-    def __init__(self, plan: Any, accumulation: int, processes: int, process: int):
-        self.plan, self.accumulation, self.processes, self.process = plan, accumulation, processes, process
+    def __init__(self, plan: Plan, accumulation: int, processes: int, process: int):
+        self.plan = plan
+        self.accumulation = accumulation
+        self.processes = processes
+        self.process = process
         self.epoch = 0
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -54,21 +72,23 @@ class MicroBatches(TrainerCallback):
         return len(self.plan) * self.accumulation
 
     def __iter__(self) -> Iterator[list[Key]]:
-        for rows in self.plan.updates(self.epoch):
+        for rows in self.plan.steps(self.epoch):
             parts = np.array_split(rows, self.accumulation * self.processes)
             for part in parts[self.process :: self.processes]:
                 keys = [(int(row), self.epoch, True) for row in part]
                 yield keys or [(int(rows[0]), self.epoch, False)]
 
 
-class TrainsByPlan:
-    """Mixin of a Trainer: its steps are those of a plan, the same on any number of processes."""
+class TrainsByPlan(Trainer):
+    """Trainer whose steps are those of a plan, the same on any number of processes."""
 
-    def train_by(self, plan: Any, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
+    def train_by(self, plan: Plan, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
         """`rows` are looked up by `Key`, and made a batch by `collate`."""
-        processes, process = self.accelerator.num_processes, self.accelerator.process_index
-        self.batches = MicroBatches(plan, self.args.gradient_accumulation_steps, processes, process)
-        self.training_rows, self.collate = rows, collate
+        state = self.accelerator
+        accumulation = self.args.gradient_accumulation_steps
+        self.batches = MicroBatches(plan, accumulation, state.num_processes, state.process_index)
+        self.training_rows = rows
+        self.collate = collate
         self.add_callback(self.batches)
 
     def get_train_dataloader(self) -> DataLoader:

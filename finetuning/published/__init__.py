@@ -13,6 +13,7 @@ the printed scores give another average, `pooling` of sentence vectors, if not t
 """
 
 import functools
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,13 @@ def load(paper: str) -> dict[str, Any]:
 
 def find(paper: str, table: str, row: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns a table and one of its rows. Raises ValueError for an unknown one."""
-    rows = {(item["table"], of["name"]): (item, of) for item in load(paper)["tables"] for of in item["rows"]}
-    if (table, row) not in rows:
-        raise ValueError(f"{row!r} of {table!r} is no row of {paper}. {nearest(row, [name for _, name in rows])}")
-    return rows[table, row]
+    names = []
+    for table_of_paper in load(paper)["tables"]:
+        for row_of_table in table_of_paper["rows"]:
+            if (table_of_paper["table"], row_of_table["name"]) == (table, row):
+                return table_of_paper, row_of_table
+            names.append(row_of_table["name"])
+    raise ValueError(f"{row!r} of {table!r} is no row of {paper}. {nearest(row, names)}")
 
 
 def row_scores(table: dict[str, Any], row: dict[str, Any], metric: str) -> dict[str, float]:
@@ -67,40 +71,55 @@ def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: list
     Raises ValueError for an unknown row, and a table without a score of the task.
     """
     table, row = find(item["paper"], item["table"], item["row"])
-    scores = {name: row_scores(table, row, name) for name in table["metrics"]}
-    if table["columns_are"] == "tasks":
-        columns, averages = languages_of(task, table), {name: of[task] for name, of in scores.items() if task in of}
+    is_over_tasks = table["columns_are"] == "tasks"
+    if is_over_tasks:
+        columns = languages_of(task, table)
     elif table.get("task") in (None, task, kind):
-        columns, averages = table["columns"], row.get("average", {})
+        columns = table["columns"]
     else:
         raise ValueError(
             f"published names {item['table']} of {table['task']}, and the task is {task}. Set published=null."
         )
-    ours = {column: pair_of(column, names) for column in columns}
-    main = "target_to_source" if kind == "retrieval" else metric  # papers search in one direction
-    found: dict[str, dict[str, float]] = {}
-    for name, of in scores.items():
-        own = found[main if name in ("score", metric) else name] = {
-            ours[column]: score for column, score in of.items() if ours.get(column) in names
-        }
-        if name in averages and {*ours.values()} == {*names}:
-            own[AVERAGE] = averages[name]
-    name = item["table"] + (f" (average: {row['average_from']})" if "average_from" in row else "")
-    return Reference(
-        f"{load(item['paper'])['paper']}, {name}, {item['row']}",
-        found,
-        row.get("pooling", XTREME_POOLING.get(task)),
-        " ".join(of["note"] for of in (table, row) if "note" in of) or None,
-    )
+    name_of_column = {column: pair_of(column, names) for column in columns}
+    has_all = set(name_of_column.values()) == set(names)
+    scores: dict[str, dict[str, float]] = {}
+    for printed_metric in table["metrics"]:
+        our_metric = printed_metric
+        if printed_metric in ("score", metric):
+            our_metric = "target_to_source" if kind == "retrieval" else metric  # papers search in one direction
+        figures = row_scores(table, row, printed_metric)
+        averages = {printed_metric: figures.get(task)} if is_over_tasks else row.get("average", {})
+        scores_of_names = {}
+        for column, score in figures.items():
+            if name_of_column.get(column) in names:
+                scores_of_names[name_of_column[column]] = score
+        if has_all and averages.get(printed_metric) is not None:
+            scores_of_names[AVERAGE] = averages[printed_metric]
+        scores[our_metric] = scores_of_names
+    title = f"{load(item['paper'])['paper']}, {item['table']}"
+    if "average_from" in row:
+        title += f" (average: {row['average_from']})"
+    notes = [part["note"] for part in (table, row) if "note" in part]
+    pooling = row.get("pooling", XTREME_POOLING.get(task))
+    return Reference(f"{title}, {item['row']}", scores, pooling, " ".join(notes) or None)
 
 
 def languages_of(task: str, table: dict[str, Any]) -> list[str]:
     """The languages of a task: the columns of a table of it, of the same paper if there is one."""
-    known = sorted((load(name)["tables"] for name in PAPERS), key=lambda tables: table not in tables)
-    return next((item["columns"] for tables in known for item in tables if item.get("task") == task), [])
+    tables_by_paper = [load(paper)["tables"] for paper in PAPERS]
+    tables_by_paper.sort(key=lambda tables: table not in tables)
+    for candidate in itertools.chain.from_iterable(tables_by_paper):
+        if candidate.get("task") == task:
+            return candidate["columns"]
+    return []
 
 
 def pair_of(column: str, pairs: list[str]) -> str:
     """Returns our name of a pair; a single language means a pair with English, in any order, if that is one of ours."""
+    if column in pairs:
+        return column
     languages = set(column.split("-")) if "-" in column else {column, "en"}
-    return column if column in pairs else next((pair for pair in pairs if set(pair.split("-")) == languages), column)
+    for pair in pairs:
+        if set(pair.split("-")) == languages:
+            return pair
+    return column

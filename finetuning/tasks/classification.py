@@ -57,10 +57,11 @@ class ClassificationTask(LanguageTask[Recipe]):
             rows.examples = _examples(rows, names)
         data = gather(recipe, tables, warnings, names)
         data.protocol["texts"] = len(recipe.train[0].text_columns)
-        data.protocol["chance"] = {  # always the commonest label
-            language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
-            for language, rows in data.evaluation.items()
-        }
+        chance = {}
+        for language, rows in data.evaluation.items():
+            commonest = np.bincount(rows["labels"][:]).max()
+            chance[language] = {"accuracy": 100 * float(commonest / len(rows))}
+        data.protocol["chance"] = chance
         return data
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
@@ -68,39 +69,46 @@ class ClassificationTask(LanguageTask[Recipe]):
 
         A translation has its text's label.
         """
-        tokenizer, length = self.start.tokenizer, self.recipe.max_length
+        tokenizer = self.start.tokenizer
+        max_length = self.recipe.max_length
         texts = [batch[name] for name in TEXTS if name in batch]
-        encoded = tokenizer(*texts, truncation=True, max_length=length)
+        encoded = tokenizer(*texts, truncation=True, max_length=max_length)
         windows = []
         for row, label in enumerate(batch["labels"]):
-            window = {name: values[row] for name, values in encoded.items()} | {"labels": label, "cut": 0}
-            window["length"] = len(window["input_ids"])
-            if window["length"] == length:  # only these can have been cut
+            length = len(encoded["input_ids"][row])
+            is_cut = False
+            if length == max_length:  # only these can have been cut
                 whole = tokenizer(*(column[row] for column in texts), verbose=False)
-                window["cut"] = int(len(whole["input_ids"]) > length)
-            windows.append([window])
+                is_cut = len(whole["input_ids"]) > max_length
+            window: dict[str, Any] = {name: values[row] for name, values in encoded.items()}
+            windows.append([window | {"labels": label, "cut": int(is_cut), "length": length}])
         return windows
 
     def head(self, data: TaskData) -> dict[str, Any]:
         return {**super().head(data), "problem_type": "single_label_classification"}
 
     def outcome(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
-        found, probabilities = predictions
-        gold, names = np.asarray(getattr(data, part)[language]["labels"][:]), data.label_names
+        labels, probabilities = predictions
+        gold = np.asarray(getattr(data, part)[language]["labels"][:])
+        accuracy = 100 * float(np.mean(labels == gold))
+        records = _records(data.as_read[language], labels, probabilities, data.label_names)
+        return Outcome({"accuracy": accuracy}, records)
 
-        def records() -> Iterator[dict[str, Any]]:
-            for row, label, probability in zip(data.as_read[language].to_list(), found, probabilities, strict=True):
-                texts = {name: row[name] for name in TEXTS if name in row}
-                answer = {"gold": names[row["labels"]], "prediction": names[label]}
-                yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records())
+def _records(rows: Dataset, labels: np.ndarray, probabilities: np.ndarray, names: list[str]) -> Iterator[dict]:
+    """The rows of the predictions file."""
+    for row, label, probability in zip(rows.to_list(), labels, probabilities, strict=True):
+        record = {name: row[name] for name in ("row", *TEXTS) if name in row}
+        record["gold"] = names[row["labels"]]
+        record["prediction"] = names[label]
+        record["probability"] = round(float(probability), 6)
+        yield record
 
 
 def _labeled_tables(tables: Tables) -> Tables:
     """The tables without the rows that have no label (-1 or -)."""
     train = [_labeled_rows(rows) for rows in tables.train]
-    dev = {language: [_labeled_rows(rows) for rows in parts] for language, parts in tables.dev.items()}
+    dev = {language: list(map(_labeled_rows, rows_of_tables)) for language, rows_of_tables in tables.dev.items()}
     evaluation = {language: _labeled_rows(rows) for language, rows in tables.evaluation.items()}
     return replace(tables, train=train, dev=dev, evaluation=evaluation)
 
@@ -135,11 +143,9 @@ def _left_out_line(tables: Tables) -> list[str]:
         left_out[part] += count
         totals[part] += count + len(rows.dataset)
     counts = [f"{part} {count:,} of {totals[part]:,}" for part, count in left_out.items() if count]
-    return (
-        [f"rows whose label is -1 or - left out, as without a label: {', '.join(counts)}. {KEEP_UNLABELED}"]
-        if counts
-        else []
-    )
+    if not counts:
+        return []
+    return [f"rows whose label is -1 or - left out, as without a label: {', '.join(counts)}. {KEEP_UNLABELED}"]
 
 
 def _examples(rows: Rows, names: list[str]) -> Dataset:

@@ -43,7 +43,6 @@ from crosslingual_zoo.finetuning.data.task_tables import (
     open_tables,
     translation_of,
 )
-from crosslingual_zoo.finetuning.models import Start
 from crosslingual_zoo.finetuning.recipe import TaggingRecipe
 from crosslingual_zoo.finetuning.tasks.by_language import LanguageTask, Windows, both_sides
 from crosslingual_zoo.finetuning.trainer import Outcome
@@ -81,12 +80,16 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                     f"If they have been corrected since, remove the column {LABELED_BY}."
                 )
             refuse_one_label([_label_column(rows)], "words")
-        sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side]
-        columns = [_label_column(side) for side in sides if side.table.label_column]
+        columns = []
+        for rows in tables.train:
+            for side in (rows, translation_of(rows)):
+                if side and side.table.label_column:
+                    columns.append(_label_column(side))
         refuse_one_label(columns, "words of the training rows")
         names = label_names(columns)
         form = form_of(names, lambda label: columns[0].rows.place)
-        names = iob2_names(names, form) if form else names
+        if form:
+            names = iob2_names(names, form)
         for rows in tables.all_rows():
             rows.examples = _examples(rows, names, form, warnings)
         data = gather(self.recipe, tables, warnings, names)
@@ -96,18 +99,9 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             )
         return data
 
-    def open(self) -> Start:
-        start = super().open()
-        if not start.tokenizer.is_fast:
-            raise ValueError(
-                f"{type(start.tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, one "
-                "with a tokenizer.json, as `tokenizer`."
-            )
-        return start
-
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
-        max_length, label_subword = self.recipe.max_length, self.recipe.label_subword
-        return windows_of(batch, numbers, self.start.tokenizer, max_length, label_subword, is_translation)
+        recipe = self.recipe
+        return windows_of(batch, numbers, self.start.tokenizer, recipe.max_length, recipe.label_subword, is_translation)
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         model = super().load_model(path, seed, data)
@@ -120,17 +114,18 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         names = data.label_names
         gold = _named(words_of_sentences(windows, windows["labels"][:]), names)
         predicted = _named(words_of_sentences(windows, predictions), names)
+        return Outcome(chunk_scores(gold, predicted, names), _records(data.as_read[language], gold, predicted))
 
-        def records() -> Iterator[dict[str, Any]]:
-            for row, labels, predicted_labels in zip(data.as_read[language].to_list(), gold, predicted, strict=True):
-                yield {
-                    "row": row["row"],
-                    "words": row["words"],
-                    "gold": _with_gaps(row["tags"], labels),
-                    "prediction": _with_gaps(row["tags"], predicted_labels),
-                }
 
-        return Outcome(chunk_scores(gold, predicted, names), records())
+def _records(rows: Dataset, gold: list[list[str]], predicted: list[list[str]]) -> Iterator[dict[str, Any]]:
+    """The rows of the predictions file."""
+    for row, labels, predicted_labels in zip(rows.to_list(), gold, predicted, strict=True):
+        yield {
+            "row": row["row"],
+            "words": row["words"],
+            "gold": _with_gaps(row["tags"], labels),
+            "prediction": _with_gaps(row["tags"], predicted_labels),
+        }
 
 
 def _named(ids_by_sentence: list[list[int]], names: list[str]) -> list[list[str]]:
@@ -167,8 +162,8 @@ def _labels_by_row(rows: Rows) -> list[list[Any]]:
     labels_by_row = [labels or [] for labels in rows.dataset[column][:]]
     values = list(itertools.chain.from_iterable(labels_by_row))
     reading = LabelColumn(rows, feature, values, unlabeled=UNLABELED_WORDS)
-    missing = {label for label in dict.fromkeys(values) if reading.is_missing(label)}
-    return [[UNLABELED if label in missing else label for label in labels] for labels in labels_by_row]
+    name_of = {label: UNLABELED if reading.is_missing(label) else label for label in dict.fromkeys(values)}
+    return [list(map(name_of.get, labels)) for labels in labels_by_row]
 
 
 def _examples(rows: Rows, names: list[str], form: str | None, warnings: list[str]) -> Dataset:
@@ -179,19 +174,17 @@ def _examples(rows: Rows, names: list[str], form: str | None, warnings: list[str
     translated = columns.get(TRANSLATION + "words", words)
     without_translation = [row for row, sentence in enumerate(words) if sentence and not translated[row]]
     rows.report(dict.fromkeys(without_translation, "its translation has no words"), "Fill or remove it.")
-    labeled = [row for row, tags in enumerate(columns["tags"]) if any(tag != IGNORED for tag in tags)]
-    if not labeled:
-        raise ValueError(f"{rows.place}: none of its {len(words)} rows has a word with a label.")
+    labeled = [row for row, tags in enumerate(columns["tags"]) if {*tags} - {IGNORED}]
     if len(labeled) < len(words):
         warnings.append(f"{rows.place}: {len(words) - len(labeled)} rows without words or labels left out")
-    return Dataset.from_dict({name: [values[row] for row in labeled] for name, values in columns.items()})
+    return Dataset.from_dict(columns).select(labeled)
 
 
 def _side(rows: Rows, names: list[str], form: str | None) -> dict[str, list]:
     """Returns the words and tags of each row, of a text or of its translation; without a label column, all are -100."""
     (column,) = rows.table.text_columns
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
-    if not rows.table.label_column or not any(words):
+    if not rows.table.label_column:
         return {"words": words, "tags": [[IGNORED] * len(sentence) for sentence in words]}
     reading = _label_column(rows)
     labels_by_row = _labels_by_row(rows)
@@ -203,8 +196,10 @@ def _side(rows: Rows, names: list[str], form: str | None) -> dict[str, list]:
     if form:  # labels of another form stay what they are, and are unknown
         reading = replace(reading, values=_iob2_labels(reading, labels_by_row, form))
     ids = iter(label_ids(reading, names))
-    tags = [[IGNORED if label == UNLABELED else next(ids) for label in labels] for labels in labels_by_row]
-    return {"words": words, "tags": tags}
+    tags_by_row = []
+    for labels in labels_by_row:
+        tags_by_row.append([IGNORED if label == UNLABELED else next(ids) for label in labels])
+    return {"words": words, "tags": tags_by_row}
 
 
 def _iob2_labels(reading: LabelColumn, labels_by_row: list[list[Any]], form: str) -> list[str]:
@@ -229,75 +224,103 @@ def windows_of(
 ) -> Windows:
     """Windows of at most `max_length` tokens; labels are -100 except at one token of each word.
 
-    `sentence` is the number of a window's sentence. `cut` counts words that are longer than a window, and `split` is 1
-    at the second window of a sentence. A translation is one window of the words that begin within it, and `cut` is 1 if
-    it has more.
+    `sentence` is the number of a window's sentence. `cut` is 1 in a window of a single word that is longer, and `split`
+    is 1 in the second window of a sentence. A translation is one window of the words that begin within it, and `cut` is
+    1 if it has more.
     """
-    before, behind = special = InputFormat.of(tokenizer)
+    special = InputFormat.of(tokenizer)
     room = max_length - special.size
-
-    @functools.cache
-    def has_text(subword: int) -> bool:
-        return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
-
-    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, Any]:
-        ids, labels = list(before), [IGNORED] * len(before)
-        for own, tag in zip(subwords, tags, strict=True):
-            labels += [IGNORED] * len(own)
-            labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
-            ids += own
-        labels += [IGNORED] * len(behind)
-        fields = {"input_ids": [*ids, *behind], "attention_mask": [1] * len(labels), "labels": labels}
-        return fields | {"length": len(labels)}
-
-    windows = []
-    subwords_of = words_as_subwords(tokenizer, batch["words"])
-    for number, subwords, tags in zip(numbers, subwords_of, batch["tags"], strict=True):
+    sentences = words_as_subwords(tokenizer, batch["words"])
+    blank: set[int] = set()
+    if label_subword == "first_with_text":
+        blank = _blank_subwords(tokenizer, sentences)
+    windows_by_row = []
+    for number, words, tags in zip(numbers, sentences, batch["tags"], strict=True):
+        bounds = _bounds(words, room)
         if is_translation:
-            begins = list(itertools.accumulate(map(len, subwords), initial=0))
-            kept = [own[: room - begin] for own, begin in zip(subwords, begins, strict=False) if begin < room]
-            windows.append([window(kept, tags[: len(kept)]) | {"cut": int(begins[-1] > room)}])
-            continue
-        kept = [own[:room] for own in subwords]
-        of_row = []
-        for place, (begin, end) in enumerate(_bounds(kept, room)):
-            counts = {"cut": sum(len(own) > room for own in subwords[begin:end]), "split": int(place == 1)}
-            of_row.append(window(kept[begin:end], tags[begin:end]) | counts | {"sentence": number})
-        windows.append(of_row)
-    return windows
+            bounds = [(0, len(words))]
+        windows = []
+        for begin, end in bounds:
+            window = _window(words[begin:end], tags[begin:end], special, room, blank)
+            windows.append(window | {"split": int(len(windows) == 1), "sentence": number})
+        windows_by_row.append(windows)
+    return windows_by_row
 
 
 def words_as_subwords(tokenizer: Any, sentences: list[list[str]]) -> list[list[list[int]]]:
     """The subwords of each word of each sentence; of a word that has none, the unknown one."""
     encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
-    subwords: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
-    for row, words in enumerate(subwords):
-        for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
-            words[word].append(subword)
-    return [[own or [tokenizer.unk_token_id] for own in words] for words in subwords]
+    subwords_of_sentences = []
+    for row, sentence in enumerate(sentences):
+        subwords: list[list[int]] = [[] for _ in sentence]
+        for id, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+            subwords[word].append(id)
+        subwords_of_sentences.append([ids or [tokenizer.unk_token_id] for ids in subwords])
+    return subwords_of_sentences
 
 
-def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
+def _blank_subwords(tokenizer: Any, sentences: list[list[list[int]]]) -> set[int]:
+    """The subwords of the sentences that are nothing but the mark of a word's beginning."""
+    words = itertools.chain.from_iterable(sentences)
+    ids = set(itertools.chain.from_iterable(words))
+    return {id for id in ids if not tokenizer.convert_ids_to_tokens(id).strip(WORD_MARKS)}
+
+
+def _bounds(words: list[list[int]], room: int) -> list[tuple[int, int]]:
     """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
-    starts, size = [0], 0
-    for word, own in enumerate(subwords):
-        if size + len(own) > room:
-            starts, size = [*starts, word], 0
-        size += len(own)
-    return list(itertools.pairwise([*starts, len(subwords)]))
+    starts = [0]
+    size = 0
+    for number, subwords in enumerate(words):
+        length = min(len(subwords), room)
+        if size + length > room:
+            starts.append(number)
+            size = 0
+        size += length
+    return list(itertools.pairwise([*starts, len(words)]))
+
+
+def _window(
+    words: list[list[int]], tags: list[int], special: InputFormat, room: int, blank: set[int]
+) -> dict[str, Any]:
+    """The window of the first `room` subwords of the words; `cut` is 1 if they have more."""
+    ids = list(special.before)
+    labels = [IGNORED] * len(ids)
+    end = len(ids) + room
+    for word, tag in zip(words, tags, strict=True):
+        subwords = word[: end - len(ids)]
+        if subwords:
+            ids += subwords
+            labels += _labels_of_word(subwords, tag, blank)
+    ids += special.behind
+    labels += [IGNORED] * len(special.behind)
+    is_cut = sum(map(len, words)) > room
+    mask = [1] * len(ids)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "length": len(ids), "cut": int(is_cut)}
+
+
+def _labels_of_word(subwords: list[int], tag: int, blank: set[int]) -> list[int]:
+    """The tag at the word's first subword that is not blank, or at the first one; -100 at the others."""
+    labels = [IGNORED] * len(subwords)
+    position = next((position for position, id in enumerate(subwords) if id not in blank), 0)
+    labels[position] = tag
+    return labels
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
     """Returns one value per word, by sentence: `values` (W, T) of windows, in their order, at the labeled subwords."""
     sentences: dict[int, list[Any]] = {}
-    for number, labels, own in zip(rows["sentence"][:], rows["labels"][:], values, strict=True):
+    for number, labels, values_of_window in zip(rows["sentence"][:], rows["labels"][:], values, strict=True):
+        sentence = sentences.setdefault(number, [])
         # the values of a batch are padded to its longest window
-        pairs = zip(labels, own, strict=False)
-        sentences.setdefault(number, []).extend(value for tag, value in pairs if tag != IGNORED)
+        for label, value in zip(labels, values_of_window, strict=False):
+            if label != IGNORED:
+                sentence.append(value)
     return list(sentences.values())
 
 
-def chunk_scores(gold: list[list[str]], found: list[list[str]], names: Iterable[str] | None = None) -> dict[str, float]:
+def chunk_scores(
+    gold: list[list[str]], predicted: list[list[str]], names: Iterable[str] | None = None
+) -> dict[str, float]:
     """Precision, recall and F1 of chunks over all sentences (micro average), and the share of right words, in percent.
 
     names: all labels of the task, which decide whether they mark chunks; default: those that occur.
@@ -307,14 +330,14 @@ def chunk_scores(gold: list[list[str]], found: list[list[str]], names: Iterable[
     does with seqeval 0.0.12: a label that begins with S is a chunk of its own. Compare their token accuracy.
     """
     if names is None:
-        names = itertools.chain(*gold, *found)
+        names = itertools.chain(*gold, *predicted)
     form = form_of(names)
     gold_chunks = [_as_chunks(labels, form) for labels in gold]
-    found_chunks = [_as_chunks(labels, form) for labels in found]
+    predicted_chunks = [_as_chunks(labels, form) for labels in predicted]
     precision, recall, f1, _ = precision_recall_fscore_support(
-        gold_chunks, found_chunks, average="micro", zero_division=0
+        gold_chunks, predicted_chunks, average="micro", zero_division=0
     )
-    pairs = zip(itertools.chain(*gold), itertools.chain(*found), strict=True)
+    pairs = zip(itertools.chain(*gold), itertools.chain(*predicted), strict=True)
     accuracy = np.mean([label == prediction for label, prediction in pairs])
     scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": accuracy}
     return {name: 100.0 * float(score) for name, score in scores.items()}

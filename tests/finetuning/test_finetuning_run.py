@@ -251,9 +251,8 @@ def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, 
 @pytest.mark.parametrize(
     ("selection", "seed"),
     [
-        ({"scores": [50.0, 60.0]}, 4),
-        ({"scores": [60.0, 60.0]}, 3),
-        ({"scores": [None, None]}, 3),
+        ({"scores": [50.0, 60.0], "losses": [0.1, 0.5]}, 4),
+        ({"scores": [60.0, 60.0], "losses": [None, 0.5]}, 4),
         ({"scores": [60.0, 60.0], "losses": [0.5, 0.4]}, 4),
         ({"scores": [60.0, 60.0], "losses": [0.5, 0.5]}, 3),
         ({"scores": [60.0, 50.0], "losses": [0.5, 0.1]}, 3),

@@ -16,7 +16,7 @@ from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers
 from crosslingual_zoo.finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
-from crosslingual_zoo.finetuning.tasks.question_answering.task import place
+from crosslingual_zoo.finetuning.tasks.question_answering.task import find_answer
 from crosslingual_zoo.finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.pretraining.tools.train_tokenizer import train_tokenizer
@@ -212,9 +212,9 @@ def test_read_leaves_out_rows_without_answer(places, tmp_path):
     assert "1 training rows" in warnings and "language de: of 3 rows, 1 have" in warnings and ", 1 none in" in warnings
 
 
-def test_place_is_the_nearest():
-    found = {start: place("ab ab ab", "ab", start) for start in (0, 6, 2, 7, 99, -1)}
-    assert found == {0: 0, 6: 6, 2: 3, 7: 6, 99: 6, -1: 0} and place("ab ab ab", "x", 0) == -1
+def test_find_answer_is_the_nearest():
+    found = {start: find_answer("ab ab ab", "ab", start) for start in (0, 6, 2, 7, 99, -1)}
+    assert found == {0: 0, 6: 6, 2: 3, 7: 6, 99: 6, -1: 0} and find_answer("ab ab ab", "x", 0) == -1
 
 
 def test_read_answers_without_white_space(tmp_path):

@@ -52,12 +52,12 @@ def test_micro_batches_of_a_step(accumulation, processes):
 
 def test_length_groups_depend_on_seed_and_epoch():
     plan, other = LengthGroups(LENGTHS, SIZE, seed=1), LengthGroups(LENGTHS, SIZE, seed=2)
-    first = np.concatenate(plan.updates(0))
+    first = np.concatenate(plan.steps(0))
     torch.rand(3)  # as dropout draws from the same generator
-    assert (first == np.concatenate(plan.updates(0))).all()
-    assert (first != np.concatenate(plan.updates(1))).any() and (first != np.concatenate(other.updates(0))).any()
+    assert (first == np.concatenate(plan.steps(0))).all()
+    assert (first != np.concatenate(plan.steps(1))).any() and (first != np.concatenate(other.steps(0))).any()
     lengths = LENGTHS * 20
-    spread = np.mean([np.std(np.take(lengths, rows)) for rows in LengthGroups(lengths, SIZE, seed=1).updates(0)])
+    spread = np.mean([np.std(np.take(lengths, rows)) for rows in LengthGroups(lengths, SIZE, seed=1).steps(0)])
     assert spread < np.std(lengths) / 2
 
 

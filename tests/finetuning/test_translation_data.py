@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 
 from crosslingual_zoo.finetuning.tasks.registry import task_of
-from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, StepPlan, collate, evaluation_batches
 from crosslingual_zoo.finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
 from crosslingual_zoo.finetuning.tasks.translation.trainer import saved_steps
 from crosslingual_zoo.zoo_core.masking import IGNORED
@@ -71,20 +71,20 @@ def lengths():
     return rng.integers(3, 30, 200), rng.integers(3, 30, 200)
 
 
-def test_update_plan_holds_every_pair_once(lengths):
+def test_step_plan_holds_every_pair_once(lengths):
     source, target = lengths
-    plan = UpdatePlan(source, target, 300, seed=1)
+    plan = StepPlan(source, target, 300, seed=1)
     for epoch in (0, 1):
-        updates = plan.updates(epoch)
-        assert len(updates) == len(plan)
-        assert sorted(np.concatenate(updates).tolist()) == list(range(200))
-        sizes = [len(rows) * max(source[rows].max(), target[rows].max()) for rows in updates]
+        steps = plan.steps(epoch)
+        assert len(steps) == len(plan)
+        assert sorted(np.concatenate(steps).tolist()) == list(range(200))
+        sizes = [len(rows) * max(source[rows].max(), target[rows].max()) for rows in steps]
         assert max(sizes) <= 300 and np.mean(sizes) > 200
-    content = np.mean([target[rows].sum() / (len(rows) * target[rows].max()) for rows in updates])
+    content = np.mean([target[rows].sum() / (len(rows) * target[rows].max()) for rows in steps])
     assert content > 0.9  # pairs of alike length are together
-    same, other = UpdatePlan(source, target, 300, seed=1), UpdatePlan(source, target, 300, seed=2)
-    assert all(np.array_equal(a, b) for a, b in zip(updates, same.updates(1), strict=True))
-    firsts = {tuple(updates[0]), tuple(plan.updates(0)[0]), tuple(other.updates(1)[0])}
+    same, other = StepPlan(source, target, 300, seed=1), StepPlan(source, target, 300, seed=2)
+    assert all(np.array_equal(a, b) for a, b in zip(steps, same.steps(1), strict=True))
+    firsts = {tuple(steps[0]), tuple(plan.steps(0)[0]), tuple(other.steps(1)[0])}
     assert len(firsts) == 3  # order changes with the epoch and with the seed
 
 

@@ -189,7 +189,7 @@ def test_compute_loss_with_label_smoothing(captions, tmp_path, tiny_veco, sample
     main([*captions, *(f"training.{field}" for field in fields)])
     recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
-    first = make_plan(recipe, data.train, 1).updates(0)[0]
+    first = make_plan(recipe, data.train, 1).steps(0)[0]
     rows = Examples(data.train, sample_tokenizer).__getitems__([(int(row), 0, True) for row in first])
     model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
     plain, smoothed = (model(**collate(rows, 1, 2), label_smoothing=share).loss.item() for share in (0.0, 0.5))

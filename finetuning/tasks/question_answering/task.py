@@ -40,8 +40,10 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     @staticmethod
     def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
         """Sum of the cross-entropies of start and end over `items`, two a window: logits (B, T), labels (B, 2)."""
-        sides = zip((outputs["start_logits"], outputs["end_logits"]), labels.unbind(-1), strict=True)
-        return sum(cross_entropy(logits_BT, gold_B, reduction="sum") for logits_BT, gold_B in sides) / items
+        start_B, end_B = labels.unbind(-1)
+        start_loss = cross_entropy(outputs["start_logits"], start_B, reduction="sum")
+        end_loss = cross_entropy(outputs["end_logits"], end_B, reduction="sum")
+        return (start_loss + end_loss) / items
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -69,13 +71,13 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         for rows in tables.all_rows():
             rows.examples = _examples(rows, warnings)
         data = gather(recipe, tables, warnings, [])
-        kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
-        trained = data.train["language"][:]
-        left_out = Counter(trained) - Counter(trained[row] for row in kept)
+        answered = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
+        languages = data.train["language"][:]
+        left_out = Counter(languages) - Counter(languages[row] for row in answered)
         if left_out:
             data.warnings.append(f"{left_out.total()} training rows without an answer in their context were left out")
-        data.protocol.update(training_rows=len(kept), left_out_rows=dict(left_out), n_best=N_BEST)
-        return replace(data, train=data.train.select(kept))
+        data.protocol.update(training_rows=len(answered), left_out_rows=dict(left_out), n_best=N_BEST)
+        return replace(data, train=data.train.select(answered))
 
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
         tokenizer = self.start.tokenizer
@@ -94,14 +96,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
         windows = getattr(data, part)[language]
         answers, golds = predicted_answers(windows, predictions, N_BEST, self.recipe.max_answer_length)
-
-        def records() -> Iterator[dict[str, Any]]:
-            rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
-            for row, gold, answer in zip(rows, golds, answers, strict=True):
-                identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
-                yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
-
-        return Outcome(self.measure(language, answers, golds), records())
+        return Outcome(self.measure(language, answers, golds), _records(data.as_read[language], golds, answers))
 
     def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
         """F1 and exact match of the recipe's metric."""
@@ -109,12 +104,26 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return score_answers(answers, golds, tokens[self.recipe.metric])
 
 
+def _records(rows: Dataset, golds: list[list[str]], answers: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of the predictions file; `id` is in those whose table has one."""
+    columns = rows.select_columns(["row", "id", "question"]).to_list()
+    for row, gold, answer in zip(columns, golds, answers, strict=True):
+        record = {"row": row["row"]}
+        if row["id"] is not None:
+            record["id"] = row["id"]
+        yield {**record, "question": row["question"], "gold": gold, "prediction": answer}
+
+
 def _examples(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
-    columns, count = both_sides(rows, functools.partial(_side, warnings=warnings)), len(rows.dataset)
-    ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
-    named = [None if name is None else str(name) for name in ids]
-    return Dataset.from_dict({**columns, "language": [rows.language] * count, "row": rows.numbers, "id": named})
+    count = len(rows.dataset)
+    columns = both_sides(rows, functools.partial(_side, warnings=warnings))
+    columns["language"] = [rows.language] * count
+    columns["row"] = rows.numbers
+    columns["id"] = [None] * count
+    if "id" in rows.dataset.column_names:
+        columns["id"] = [None if id is None else str(id) for id in rows.dataset["id"][:]]
+    return Dataset.from_dict(columns)
 
 
 def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
@@ -123,50 +132,82 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
     Raises ValueError for columns of other types, and rows that are not as in SQuAD 1.1.
     """
     columns = named_texts(rows, ("question", "context"))
-    if not (column := rows.table.label_column):
-        count = len(rows.dataset)
+    count = len(rows.dataset)
+    if not rows.table.label_column:
         return {**columns, "answers": [[]] * count, "start": [-1] * count, "end": [-1] * count}
-    feature = rows.dataset.features.get(column)
-    if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
-        objects, names = rows.dataset[column][:], feature.feature
-        lists = {f"{column}.{name}": [[one[name] for one in own or ()] for own in objects] for name in names}
-        rows = replace(rows, dataset=Dataset.from_dict(lists))
-    answers = typed_column(rows.dataset, f"{column}.text", rows.name, is_list=True)[:]
-    starts = typed_column(rows.dataset, f"{column}.answer_start", rows.name, "int", is_list=True)[:]
-    faults = {
-        row: f"it has the answers {texts} and answer_start {own}"
-        for row, (texts, own) in enumerate(zip(answers, starts, strict=True))
-        if not texts or not all(text and text.strip() for text in texts) or len(own or []) != len(texts) or None in own
-    }
-    rows.report(faults, "Give each question an answer, and each answer its start.")
-    spans, moved = [], 0
-    for context, texts, own in zip(columns["context"], answers, starts, strict=True):
-        found = [place(context, text, start) for text, start in zip(texts, own, strict=True)]
-        moved += any(where not in (-1, start) for where, start in zip(found, own, strict=True))
-        text, where = next((one for one in zip(texts, found, strict=True) if one[1] >= 0), ("", -1))
-        spans.append((where + len(text) - len(text.lstrip()), where + len(text.rstrip())))
-    absent = spans.count((-1, -1))
-    if absent == len(spans):
+    answers, starts_by_row = _answer_columns(rows)
+    begins = []
+    ends = []
+    moved = 0
+    for context, texts, starts in zip(columns["context"], answers, starts_by_row, strict=True):
+        found_at = [find_answer(context, text, start) for text, start in zip(texts, starts, strict=True)]
+        moved += any(begin not in (-1, start) for begin, start in zip(found_at, starts, strict=True))
+        begin, end = _first_span(texts, found_at)
+        begins.append(begin)
+        ends.append(end)
+    absent = begins.count(-1)
+    if absent == count:
         raise ValueError(
             f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
         )
     if moved or absent:
         warnings.append(
-            f"{rows.place}: of {len(spans)} rows, {moved} have an answer that is not at its answer_start (the "
+            f"{rows.place}: of {count} rows, {moved} have an answer that is not at its answer_start (the "
             f"nearest place with its text is used), {absent} none in the context"
         )
-    begins, ends = map(list, zip(*spans, strict=True))
     return {**columns, "answers": answers, "start": begins, "end": ends}
 
 
-def place(context: str, answer: str, start: int) -> int:
-    """Returns the place of the answer in the context: `start`, else the nearest place with its text, else -1.
+def _answer_columns(rows: Rows) -> tuple[list[list[str]], list[list[int]]]:
+    """Returns the texts of each row's answers, and where they begin. Raises ValueError as `_side`."""
+    column = rows.table.label_column
+    dataset = rows.dataset
+    fields = getattr(dataset.features.get(column), "feature", None)
+    if isinstance(fields, dict):  # a list of objects, not an object of lists
+        objects_by_row = dataset[column][:]
+        lists = {}
+        for name in fields:
+            lists[f"{column}.{name}"] = [_values(objects or [], name) for objects in objects_by_row]
+        dataset = Dataset.from_dict(lists)
+    answers = typed_column(dataset, f"{column}.text", rows.name, is_list=True)[:]
+    starts_by_row = typed_column(dataset, f"{column}.answer_start", rows.name, "int", is_list=True)[:]
+    faults = {}
+    for row, (texts, starts) in enumerate(zip(answers, starts_by_row, strict=True)):
+        if not _are_answers(texts or [], starts or []):
+            faults[row] = f"it has the answers {texts} and answer_start {starts}"
+    rows.report(faults, "Give each question an answer, and each answer its start.")
+    return answers, starts_by_row
+
+
+def _values(objects: list[dict[str, Any]], name: str) -> list[Any]:
+    """Returns a field of each of the objects."""
+    return [item[name] for item in objects]
+
+
+def _are_answers(texts: list[str | None], starts: list[int | None]) -> bool:
+    """Whether there is an answer, and every answer has a text and a start."""
+    have_text = all(text and text.strip() for text in texts)
+    return bool(texts) and have_text and len(starts) == len(texts) and None not in starts
+
+
+def find_answer(context: str, answer: str, start: int) -> int:
+    """Returns where the answer is in the context: at `start`, else at the nearest place with its text, else -1.
 
     Published and translated data have offsets in bytes, and offsets into texts that were cleaned later.
     """
     if start >= 0 and context.startswith(answer, start):
         return start
-    behind, before = context.find(answer, max(start, 0)), context.rfind(answer, 0, max(start, 0) + len(answer))
-    found = [where for where in (before, behind) if where >= 0]
-    return min(found, key=lambda where: abs(where - start), default=-1)
+    behind = context.find(answer, max(start, 0))
+    before = context.rfind(answer, 0, max(start, 0) + len(answer))
+    if -1 in (before, behind):
+        return max(before, behind)
+    return min(before, behind, key=lambda begin: abs(begin - start))
+
+
+def _first_span(texts: list[str], found_at: list[int]) -> tuple[int, int]:
+    """Returns begin and end of the first answer that is in the context, without white space around it; else -1, -1."""
+    for text, begin in zip(texts, found_at, strict=True):
+        if begin >= 0:
+            return begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
+    return -1, -1

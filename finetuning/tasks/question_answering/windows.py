@@ -9,7 +9,7 @@ neighbors: a lone `▁` has those of the token after it. It may begin with the w
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,25 +51,37 @@ def windowing(tokenizer: Any, recipe: QuestionAnsweringRecipe) -> Windowing:
     check_offsets(tokenizer)
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
-    before, after = sides.index(1) - question, sides[::-1].index(1)
-    found = Windowing(recipe.max_length, recipe.doc_stride, recipe.max_question_length, before, after)
-    if found.stride > (room := found.room(found.max_question_length)):
+    before = sides.index(1) - question
+    after = sides[::-1].index(1)
+    cutting = Windowing(recipe.max_length, recipe.doc_stride, recipe.max_question_length, before, after)
+    room = cutting.room(recipe.max_question_length)
+    if recipe.doc_stride > room:
         raise ValueError(
-            f"doc_stride is {found.stride}, and max_length={found.max_length} leaves room for {max(room, 0)} tokens of "
-            f"the context next to max_question_length={found.max_question_length}. Lower one of the two, or raise "
-            "max_length."
+            f"doc_stride is {recipe.doc_stride}, and max_length={recipe.max_length} leaves room for {max(room, 0)} "
+            f"tokens of the context next to max_question_length={recipe.max_question_length}. Lower one of the two, "
+            "or raise max_length."
         )
-    return found
+    return cutting
 
 
 def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
     """Returns the question, cut to at most `limit` tokens at a token's end, and its number of tokens."""
     while True:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        if (length := len(encoded["input_ids"])) <= limit:
+        length = len(encoded["input_ids"])
+        if length <= limit:
             return question, length
         # all tokens of a character end with it, so each pass removes at least one character
-        question = question[: min(encoded["offset_mapping"][limit - 1][1], len(question) - 1)]
+        _, end = encoded["offset_mapping"][limit - 1]
+        question = question[: min(end, len(question) - 1)]
+
+
+class Part(NamedTuple):
+    """A window before it has labels."""
+
+    inputs: dict[str, Any]  # of the model
+    first: int  # position of the context's first token
+    spans_P2: np.ndarray  # begin and end of each of the context's tokens
 
 
 def encode_windows(
@@ -85,13 +97,45 @@ def encode_windows(
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
     """
-    questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
-    lengths = list(map(len, tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]))
+    contexts = batch["context"]
+    questions = [question.lstrip() for question in batch["question"]]
+    lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]]
     is_cut = [length > cutting.max_question_length for length in lengths]
     for row in np.flatnonzero(is_cut):
         questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
 
-    windows: list[list[dict[str, Any]]] = [[] for _ in questions]
+    windows_by_row = []
+    for row, parts in enumerate(_cut(questions, contexts, lengths, tokenizer, cutting)):
+        # each window begins one stride after the one before: together they cover the whole context
+        overlapped = [part.spans_P2[: cutting.stride] for part in parts[:-1]]
+        spans_P2 = np.concatenate([*overlapped, parts[-1].spans_P2])
+        begins = np.append(spans_P2[:, 0], np.int32(len(contexts[row])))
+        start = batch["start"][row]
+        answer = nearest_span(spans_P2, start, batch["end"][row]) if start >= 0 else None
+        absent = IGNORED if is_train and start < 0 else START  # a translation may have lost its answer
+        windows = []
+        for number, part in enumerate(parts):
+            begin = number * cutting.stride
+            end = begin + len(part.spans_P2)
+            window = {**part.inputs, "length": part.first + len(part.spans_P2) + cutting.after}
+            window["labels"] = [absent, absent]
+            if answer and answer[0] >= begin and answer[1] < end:
+                window["labels"] = [part.first + token - begin for token in answer]
+            window["cut"] = int(is_cut[row] and number == 0)
+            window["split"] = int(len(parts) > 1 and number == 0)
+            if not is_train:
+                window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
+                window |= {"first": part.first, "begins": begins[begin : end + 1], "ends": part.spans_P2[:, 1]}
+            windows.append(window)
+        windows_by_row.append(windows)
+    return windows_by_row
+
+
+def _cut(
+    questions: list[str], contexts: list[str], lengths: list[int], tokenizer: Any, cutting: Windowing
+) -> list[list[Part]]:
+    """Returns the windows of each question, of `lengths` tokens, and its context."""
+    parts_by_row: list[list[Part]] = [[] for _ in questions]
     for length in sorted(set(lengths)):  # a call of the tokenizer has one overlap for all its rows
         rows = [row for row, other in enumerate(lengths) if other == length]
         with untrimmed_offsets(tokenizer):
@@ -104,29 +148,12 @@ def encode_windows(
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
             )
-        origin, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+        positions = encoded.pop("overflow_to_sample_mapping")
+        offsets = encoded.pop("offset_mapping")
         first = cutting.before + length
-        for number, (position, spans) in enumerate(zip(origin, offsets, strict=True)):
-            spans = np.asarray(spans[first : len(spans) - cutting.after], dtype=np.int32).reshape(-1, 2)
-            window = {name: values[number] for name, values in encoded.items()}
-            window |= {"length": len(spans) + first + cutting.after, "first": first, "spans": spans}
-            windows[rows[position]].append(window)
-
-    for row, of_row in enumerate(windows):
-        # each window begins one stride after the one before: together they cover the whole context
-        parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
-        whole = np.concatenate([*parts, of_row[-1]["spans"]])
-        start, end = batch["start"][row], batch["end"][row]
-        span = nearest_span(whole, start, end) if start >= 0 else None
-        absent = IGNORED if is_train and start < 0 else START  # a translation may have lost its answer
-        for number, window in enumerate(of_row):
-            spans, first, begin = window.pop("spans"), window.pop("first"), number * cutting.stride
-            holds_span = span and span[0] >= begin and span[1] < begin + len(spans)
-            window["labels"] = [first + token - begin for token in span] if holds_span else [absent, absent]
-            window |= {"cut": int(is_cut[row] and number == 0), "split": int(len(of_row) > 1 and number == 0)}
-            if not is_train:
-                window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
-                behind = begin + len(spans)  # the token after the window's last
-                limit = whole[behind, 0] if behind < len(whole) else len(contexts[row])
-                window |= {"first": first, "begins": np.append(spans[:, 0], np.int32(limit)), "ends": spans[:, 1]}
-    return windows
+        for number, position in enumerate(positions):
+            inputs = {name: values[number] for name, values in encoded.items()}
+            spans = offsets[number][first : len(offsets[number]) - cutting.after]
+            part = Part(inputs, first, np.asarray(spans, dtype=np.int32).reshape(-1, 2))
+            parts_by_row[rows[position]].append(part)
+    return parts_by_row

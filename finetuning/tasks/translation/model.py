@@ -16,9 +16,10 @@ from crosslingual_zoo.modeling.symmetrization import wide
 from crosslingual_zoo.zoo_core.processes import main_first
 
 
-def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
+def search_settings(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
     """Settings of `generate` for so many beams; greedy search knows no length penalty."""
-    return {"num_beams": beams, "length_penalty": recipe.generation.length_penalty if beams > 1 else 1.0}
+    length_penalty = recipe.generation.length_penalty if beams > 1 else 1.0
+    return {"num_beams": beams, "length_penalty": length_penalty}
 
 
 def check_architecture(recipe: TranslationRecipe, config: Any) -> None:
@@ -32,10 +33,11 @@ def check_architecture(recipe: TranslationRecipe, config: Any) -> None:
         selected_layers(layers, recipe.decoder_layers, recipe.decoder_layer_selection or "last")
         return
     for name in ("decoder_layers", "tie_decoder", "decoder_layer_selection"):
-        own, asked = getattr(config, name, None), getattr(recipe, name)
-        if asked not in (None, own):
+        value = getattr(config, name, None)
+        asked = getattr(recipe, name)
+        if asked not in (None, value):
             raise ValueError(
-                f"{name} is {asked}, and {recipe.model} already has a decoder ({name} {own}). Leave it out."
+                f"{name} is {asked}, and {recipe.model} already has a decoder ({name} {value}). Leave it out."
             )
 
 
@@ -45,15 +47,19 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     Its generation settings are those for the recipe's test sentences, also after it is saved.
     """
     set_seed(seed)
-    training, cls = recipe.training, VecoForConditionalGeneration
-    dropout = {"hidden_dropout_prob": training.dropout, "attention_probs_dropout_prob": training.attention_dropout}
-    settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
+    training = recipe.training
+    model_class = VecoForConditionalGeneration
+    settings: dict[str, Any] = {"dtype": torch.float32}
+    if training.dropout is not None:
+        settings["hidden_dropout_prob"] = training.dropout
+    if training.attention_dropout is not None:
+        settings["attention_probs_dropout_prob"] = training.attention_dropout
     is_random = recipe.initialize == "random"
     with main_first():
-        if config.model_type == cls.config_class.model_type:
-            cls = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)
+        if config.model_type == model_class.config_class.model_type:
+            model_class = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)
         if not config.is_encoder_decoder:
-            model = cls.from_encoder(
+            model = model_class.from_encoder(
                 path,
                 decoder_layers=recipe.decoder_layers,
                 decoder_layer_selection=recipe.decoder_layer_selection or "last",
@@ -62,11 +68,11 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
                 **settings,
             )
         elif is_random:
-            model = cls(cls.config_class.from_pretrained(path, **settings))
+            model = model_class(model_class.config_class.from_pretrained(path, **settings))
         else:
             model = load_whole(AutoModelForSeq2SeqLM, path, path, recipe.trust_remote_code, **settings)
     check_finite(model, path)
-    model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
+    model.generation_config.update(**search_settings(recipe, recipe.generation.beams))
     return without_padding(model)
 
 

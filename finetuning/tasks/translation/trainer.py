@@ -16,16 +16,16 @@ from crosslingual_zoo.finetuning.layerwise_decay import LayerwiseDecay
 from crosslingual_zoo.finetuning.metrics import load_metric
 from crosslingual_zoo.finetuning.seed import training_arguments
 from crosslingual_zoo.finetuning.steps import TrainsByPlan
-from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
-from crosslingual_zoo.finetuning.tasks.translation.model import beam_search
+from crosslingual_zoo.finetuning.tasks.translation.batches import Examples, StepPlan, collate, evaluation_batches
+from crosslingual_zoo.finetuning.tasks.translation.model import search_settings
 from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
 from crosslingual_zoo.zoo_core.masking import IGNORED
 
 
 class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
-    """Seq2SeqTrainer whose steps are those of an `UpdatePlan` and whose loss is the mean over a step's tokens."""
+    """Seq2SeqTrainer whose steps are those of an `StepPlan` and whose loss is the mean over a step's tokens."""
 
-    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, **kwargs: Any):
+    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: StepPlan, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
@@ -67,7 +67,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         with torch.no_grad(), self.accelerator.autocast():
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
-                for _, batch in self._evaluated(rows, sizes):
+                for _, batch in self._batches(rows, sizes):
                     loss = self.model(**batch, label_smoothing=0.0, output_logits=False).loss
                     count = int(batch["labels"].ne(IGNORED).sum())
                     total += loss.item() * count
@@ -76,45 +76,48 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         tokens = sum(gather_object([tokens]))
         scores = {f"{metric_key_prefix}_loss": total / tokens}
         if self.recipe.dev_bleu_examples:
-            chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
-            hypotheses = self.translate(chosen, beams=1)
-            scored = self.score(next(iter(pairs)), hypotheses, chosen["target"][:])
-            scores[f"{metric_key_prefix}_bleu"] = scored["sacrebleu"]
+            pair = next(iter(pairs))
+            rows = sample(pairs[pair], self.recipe.dev_bleu_examples)
+            hypotheses = self.translate(rows, beams=1)
+            bleu = self.score(pair, hypotheses, rows["target"][:])
+            scores[f"{metric_key_prefix}_bleu"] = bleu["sacrebleu"]
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
     def translate(self, rows: Dataset, beams: int) -> list[str]:
         """Translations of the rows' sources, in their order, on every process; the model bounds their length."""
-        mine: list[tuple[int, str]] = []
+        numbered: list[tuple[int, str]] = []
         with torch.no_grad(), self.accelerator.autocast():
-            for numbers, batch in self._evaluated(rows, column(rows, "source_length")):
+            for numbers, batch in self._batches(rows, column(rows, "source_length")):
                 source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-                ids = self.model.generate(**source, **beam_search(self.recipe, beams))
+                ids = self.model.generate(**source, **search_settings(self.recipe, beams))
                 texts = self.processing_class.batch_decode(ids, skip_special_tokens=True)
-                mine.extend(zip(numbers, (text.strip() for text in texts), strict=True))
-        return [text for _, text in sorted(gather_object(mine))]
+                numbered += zip(numbers, map(str.strip, texts), strict=True)
+        return [text for _, text in sorted(gather_object(numbered))]
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
         """The metrics of finetuning/metrics/bleu in the pair's target language."""
         language = self.recipe.targets[pair]
         return load_metric("bleu").compute(predictions=hypotheses, references=references, language=language)
 
-    def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+    def _batches(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""
         accelerator = self.accelerator
         maximum = self.recipe.generation.max_tokens
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
-        keys_by_batch = [[(row, 0, True) for row in group] for group in groups]
+        keys_by_batch = []
+        for group in groups:
+            keys_by_batch.append([(row, 0, True) for row in group])
         loader = self.loader(Examples(rows, self.processing_class), keys_by_batch)
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
             yield group, send_to_device(batch, accelerator.device)
 
 
-def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
+def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: StepPlan) -> Any:
     """Returns the recipe as the Trainer's arguments, with epochs as steps."""
-    every = recipe.evaluate_every_steps or len(plan)
+    interval = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
         recipe,
@@ -124,24 +127,25 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         remove_unused_columns=False,
         eval_strategy="steps" if recipe.dev else "no",
         save_strategy="steps",
-        eval_steps=every,
-        save_steps=every,
+        eval_steps=interval,
+        save_steps=interval,
         # the last one; or those of the mean and one that a signal saves between them
         save_total_limit=1 if recipe.selection == "last" else recipe.average_checkpoints + 1,
     )
 
 
-def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
+def saved_steps(recipe: TranslationRecipe, plan: StepPlan) -> list[int]:
     """Returns the steps after which a checkpoint is saved; always including the last one."""
-    every = recipe.evaluate_every_steps or len(plan)
+    interval = recipe.evaluate_every_steps or len(plan)
     total = recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
-    return [*range(every, total, every), total]
+    return [*range(interval, total, interval), total]
 
 
-def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePlan:
+def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> StepPlan:
     """The steps of one seed on the encoded training pairs."""
-    lengths = (column(train, f"{side}_length") for side in ("source", "target"))
-    return UpdatePlan(*lengths, recipe.training.max_tokens, seed)
+    source_lengths = column(train, "source_length")
+    target_lengths = column(train, "target_length")
+    return StepPlan(source_lengths, target_lengths, recipe.training.max_tokens, seed)
 
 
 def column(rows: Dataset, name: str) -> np.ndarray:
