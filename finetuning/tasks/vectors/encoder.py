@@ -35,10 +35,11 @@ class Tokens(NamedTuple):
 
 
 class SentenceEncoder:
-    """Makes vectors of texts, from their states at any layer of an encoder.
+    """Makes vectors of texts from their states at any layer of an encoder.
 
-    A vector is the mean of the states of a text's tokens, without special tokens: so XTREME (Hu et al., ICML 2020,
-    section 4.1) compares sentences, at layer 7 of 12 of XLM-R.
+    `tokens(texts)` gives the `Tokens` of N texts, and `vectors(tokens, layers)` by layer, from 0, the embeddings, their
+    vectors (N, H), in float32. `mean_with_special_tokens` is how XTREME's scripts compare sentences (Hu et al., ICML
+    2020), and the default leaves special tokens out.
 
     Args:
         model: encoder of transformers, in evaluation mode. It is used on its device, in its precision.
@@ -49,7 +50,7 @@ class SentenceEncoder:
 
     Raises:
         ValueError: `max_length` leaves no room for a token; `pooling` is `cls`, and the tokenizer puts no token before
-            a text.
+            a text. From `vectors`: states are not finite.
 
     Example:
         >>> sentences = SentenceEncoder(encoder, tokenizer, batch_size=8)
