@@ -2,6 +2,7 @@
 from crosslingual_zoo.finetuning.align.projection import project as project
 from crosslingual_zoo.finetuning.results import Results as Results
 from crosslingual_zoo.finetuning.results import read_results as read_results
+from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder as SentenceEncoder
 from crosslingual_zoo.hub_cards.push import push as push
 from crosslingual_zoo.modeling.configuration_ernie_m import ErnieMConfig as ErnieMConfig
 from crosslingual_zoo.modeling.configuration_metaxlm import MetaXlmConfig as MetaXlmConfig

@@ -89,16 +89,16 @@ def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_pa
 
 def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
-    suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
+    suite("skip_missing=true", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
-    assert "topics: does not exist: xx" in record["warnings"]
-    assert list(record["left_out"]) == "topics further retrieval".split()
-    assert "`train`" in record["left_out"]["further"]
+    assert "topics: not found, and left out of evaluation: xx" in record["warnings"]
+    assert "retrieval: not found, and left out of pairs: xx-en" in record["warnings"]
+    assert list(record["failed"]) == ["further"] and "train: en" in record["failed"]["further"]
     assert list(results(tmp_path, "topics").languages) == ["en"]
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
     (tmp_path / "damaged.jsonl").write_text('{"text"\n')
     damaged = [f"further.train.0.path={tmp_path}/damaged.jsonl", "further.train.0.config=null"]
-    assert "further failed: " in failed("--skip_missing", absent, *damaged, "--tasks", "topics,further")
+    assert "further failed: " in failed("skip_missing=true", absent, *damaged, "--tasks", "topics,further")
 
 
 def test_suite_checks_the_data_of_all_tasks(suite, failed, tmp_path, capsys):

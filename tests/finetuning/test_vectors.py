@@ -102,7 +102,8 @@ def test_nearest_neighbors_are_those_of_float64(kind, size):
         check(*sentences(kind), k, size)
 
 
-def test_nearest_neighbors_of_ties():
+def test_nearest_neighbors_of_ties(monkeypatch):
+    monkeypatch.setattr(search, "EXACT_BLOCK", 24)
     source, target = sentences("clustered", 90, 60)
     check(torch.cat((source, source[:1].repeat(70, 1))), torch.cat((target, target[3:4].repeat(80, 1))), 4, 32)
     same = torch.ones(50, 8)

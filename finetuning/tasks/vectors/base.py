@@ -1,23 +1,33 @@
 """Tasks that train nothing: they evaluate the vectors of an unchanged model, by layer."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
 from transformers import AutoModel
 
-from crosslingual_zoo.finetuning.data.task_tables import PairData
+from crosslingual_zoo.finetuning.data.task_tables import Missing, PairData, missing_lines, noted_if_missing
 from crosslingual_zoo.finetuning.tasks.base import Facts, Scored, Task
 from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
-from crosslingual_zoo.finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe
+from crosslingual_zoo.finetuning.tasks.vectors.recipe import SentenceRecipe, VectorRecipe, expanded
 from crosslingual_zoo.modeling.checkpoints import load_whole
 from crosslingual_zoo.modeling.layer_states import default_layer
 from crosslingual_zoo.zoo_core.processes import from_all, main_first
+from crosslingual_zoo.zoo_core.tables import MissingTable
 
 # scores of a pair of languages (method, layer, metric, value), counts, and the rows of its predictions
 Found = tuple[list[Facts], Facts, list[Facts] | None]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class ReadPair(NamedTuple):
+    """What was read of a pair of languages."""
+
+    content: Any  # for the evaluation
+    entry: Facts  # the tables, for results.json
+    warnings: list[str]
+
 
 R = TypeVar("R", bound=VectorRecipe)
 S = TypeVar("S", bound=SentenceRecipe)
@@ -28,6 +38,32 @@ class VectorTask(Task[R]):
 
     metric: tuple[str, str]  # name and version of what computes the scores
     divides_pairs: ClassVar[bool] = True  # among the processes; else they evaluate each pair of languages together
+
+    def read(self) -> PairData:
+        pairs = {}
+        entries = []
+        warnings = []
+        missing: Missing = {}
+        for pair in expanded(self.recipe.pairs):
+            with noted_if_missing(self.recipe, "pairs", pair.name, missing):
+                read = self.read_pair(pair)
+                pairs[pair.name] = read.content
+                entries.append(read.entry)
+                warnings += read.warnings
+                if pair.note:
+                    warnings.append(pair.note)
+        if not pairs:
+            raise MissingTable("; ".join(missing_lines(missing)))
+        facts = {"training_data": [], "training_rows": 0, "evaluation_data": entries, **self.facts(pairs)}
+        return PairData(facts, list(dict.fromkeys([*missing_lines(missing), *warnings])), pairs)
+
+    @abstractmethod
+    def read_pair(self, pair: Any) -> ReadPair:
+        """Reads and checks the tables of a pair of languages."""
+
+    @abstractmethod
+    def facts(self, pairs: dict[str, Any]) -> Facts:
+        """Returns `evaluated_rows` and `chance` by pair of languages, and further facts of what was read."""
 
     def encode(self, data: PairData) -> PairData:
         """Adds to the facts how scores are computed from a model's layers; the scores never select a layer."""
@@ -88,12 +124,6 @@ class VectorTask(Task[R]):
     def facts_of_counts(self, counts: dict[str, Facts]) -> Facts:
         """What was counted in the evaluation, by pair of languages."""
         return {"counts": counts}
-
-
-def facts_of(entries: list[Facts], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
-    """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
-    evaluated = {"evaluation_data": entries, "evaluated_rows": rows, "chance": chance}
-    return {"training_data": [], "training_rows": 0, **evaluated, **own}
 
 
 class SentenceTask(VectorTask[S]):

@@ -35,10 +35,11 @@ class Tokens(NamedTuple):
 
 
 class SentenceEncoder:
-    """Makes vectors of texts, from their states at any layer of an encoder.
+    """Makes vectors of texts from their states at any layer of an encoder.
 
-    A vector is the mean of the states of a text's tokens, without special tokens: so XTREME (Hu et al., ICML 2020,
-    section 4.1) compares sentences, at layer 7 of 12 of XLM-R.
+    `tokens(texts)` gives the `Tokens` of N texts, and `vectors(tokens, layers)` by layer, from 0, the embeddings, their
+    vectors (N, H), in float32. `mean_with_special_tokens` is how XTREME's scripts compare sentences (Hu et al., ICML
+    2020), and the default leaves special tokens out.
 
     Args:
         model: encoder of transformers, in evaluation mode. It is used on its device, in its precision.
@@ -49,7 +50,7 @@ class SentenceEncoder:
 
     Raises:
         ValueError: `max_length` leaves no room for a token; `pooling` is `cls`, and the tokenizer puts no token before
-            a text.
+            a text. From `vectors`: states are not finite.
 
     Example:
         >>> sentences = SentenceEncoder(encoder, tokenizer, batch_size=8)
@@ -95,15 +96,15 @@ class SentenceEncoder:
 
         Raises ValueError if states are not finite.
         """
-        return self.vectors_of(self.longest_first(tokens), tokens, layers)
+        return self._vectors_of(self._longest_first(tokens), tokens, layers)
 
-    def longest_first(self, tokens: Tokens) -> torch.Tensor:
+    def _longest_first(self, tokens: Tokens) -> torch.Tensor:
         """Returns the numbers (N,) of the texts by falling length, so that a lack of memory shows at once."""
         lengths_N = torch.from_numpy(tokens.lengths).clamp(max=self.room)
         return lengths_N.argsort(descending=True, stable=True)
 
     @torch.no_grad()
-    def vectors_of(self, numbers_N: torch.Tensor, tokens: Tokens, layers: list[int]) -> ByLayer:
+    def _vectors_of(self, numbers_N: torch.Tensor, tokens: Tokens, layers: list[int]) -> ByLayer:
         """As `vectors`, but reads only the texts of these numbers, in this order; the vectors of others are zero."""
         lengths_N = torch.from_numpy(tokens.lengths).clamp(max=self.room)
         begins_N = torch.from_numpy(np.cumsum(tokens.lengths, dtype=np.int64) - tokens.lengths)
@@ -165,7 +166,7 @@ def _vectors_of_all(encoder: SentenceEncoder, tokens: Tokens, layers: list[int])
     state = PartialState()
     if state.num_processes == 1:
         return encoder.vectors(tokens, layers)
-    order_N = encoder.longest_first(tokens)
+    order_N = encoder._longest_first(tokens)
     processes_N = torch.arange(len(order_N)) // encoder.batch_size % state.num_processes
     numbers = [order_N[processes_N == process] for process in range(state.num_processes)]
     own_numbers = numbers[state.process_index]
@@ -173,7 +174,7 @@ def _vectors_of_all(encoder: SentenceEncoder, tokens: Tokens, layers: list[int])
 
     def read() -> None:
         if len(own_numbers):
-            vectors.update(encoder.vectors_of(own_numbers, tokens, layers))
+            vectors.update(encoder._vectors_of(own_numbers, tokens, layers))
 
     def share(layer: int) -> torch.Tensor | None:
         return vectors[layer][own_numbers] if layer in vectors else None

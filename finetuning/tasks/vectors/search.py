@@ -22,6 +22,7 @@ from crosslingual_zoo.zoo_core.processes import from_all
 BLOCK = 8192  # most rows and columns of a block of scores, which then takes 256 MiB
 GROUP = 8  # columns of a block of which only the highest score is looked at first
 SPARE = 2  # candidates of a vector in addition to its neighbors
+EXACT_BLOCK = 1024  # rows and columns of a block of cosines in float64
 SAMPLE = 1024  # vectors of a side from which the center is computed
 CACHED = 32  # vectors whose copies in float64 fit into a processor's cache
 SMALLEST_NORM = 1e-12  # as F.normalize has it
@@ -217,12 +218,25 @@ def _rescored(side_NH: torch.Tensor, other_MH: torch.Tensor, found: _Candidates,
         return Neighbors(cosines_NK, numbers_NK)
     highest_other_N = found.scores_NC.amin(1).double() + 1 + FLOAT64_ERROR
     unsure = (cosines_NK[:, -1].float() <= highest_other_N.float()).nonzero()[:, 0]
-    for rows in unsure.split(max(1, 2**24 // len(other_MH))):
-        side_QH = _unit(side_NH[rows])
-        cosines_QM = torch.cat([side_QH @ _unit(part_PH).T for part_PH in other_MH.split(1024)], 1)
-        numbers_NK[rows] = cosines_QM.float().sort(dim=1, descending=True, stable=True).indices[:, :count]
+    for rows in unsure.split(EXACT_BLOCK):
+        numbers_NK[rows] = _exact_search(side_NH[rows], other_MH, count)
         cosines_NK[rows] = _cosines(side_NH[rows], other_MH, numbers_NK[rows])
     return Neighbors(cosines_NK, numbers_NK)
+
+
+def _exact_search(side_QH: torch.Tensor, other_MH: torch.Tensor, count: int) -> torch.Tensor:
+    """(Q, K) numbers of the nearest of all vectors, by cosines in float64; the sort is stable: ties to the first."""
+    unit_QH = _unit(side_QH)
+    cosines_QK = torch.empty(len(side_QH), 0)
+    numbers_QK = torch.empty(len(side_QH), 0, dtype=torch.long)
+    for first in range(0, len(other_MH), EXACT_BLOCK):
+        other_PH = _unit(other_MH[first : first + EXACT_BLOCK])
+        cosines_QP = (unit_QH @ other_PH.T).float()
+        numbers_QP = torch.arange(first, first + len(other_PH)).expand_as(cosines_QP)
+        sorted_cosines, order = torch.cat((cosines_QK, cosines_QP), 1).sort(dim=1, descending=True, stable=True)
+        cosines_QK = sorted_cosines[:, :count]
+        numbers_QK = torch.cat((numbers_QK, numbers_QP), 1).gather(1, order[:, :count])
+    return numbers_QK
 
 
 def _cosines(side_NH: torch.Tensor, other_MH: torch.Tensor, numbers_NK: torch.Tensor) -> torch.Tensor:
