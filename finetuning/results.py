@@ -12,14 +12,11 @@ import statistics
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas
 
 from crosslingual_zoo.zoo_core.provenance import read_json
-
-if TYPE_CHECKING:
-    from crosslingual_zoo.finetuning.recipe import TaskRecipe
 
 FORMAT = 3  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
@@ -231,7 +228,7 @@ class Results(dict):
 
 
 def make_results(
-    recipe: "TaskRecipe",
+    recipe: Any,
     model: dict[str, Any],
     facts: dict[str, Any],
     records: list[dict[str, Any]],
@@ -239,7 +236,8 @@ def make_results(
 ) -> Results:
     """Returns results.json of a run (ARCHITECTURE.md, "Results"), from the records of its seeds.
 
-    `model` is the identity of the model that the run starts from, `facts` those of the data.
+    `recipe` is a `TaskRecipe`, whose module imports this one. `model` is the identity of the model that the run starts
+    from, `facts` those of the data.
     """
     first = records[0]
     split = ", ".join(dict.fromkeys(table["split"] for table in facts["evaluation_data"]))

@@ -4,6 +4,7 @@ The tables are SQuAD's, and MLQA's, XQuAD's and TyDiQA-GoldP's of XTREME: every 
 """
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -187,8 +188,8 @@ def _values(objects: list[dict[str, Any]], name: str) -> list[Any]:
 
 def _are_answers(texts: list[str | None], starts: list[int | None]) -> bool:
     """Whether there is an answer, and every answer has a text and a start."""
-    have_text = all(text and text.strip() for text in texts)
-    return bool(texts) and have_text and len(starts) == len(texts) and None not in starts
+    have_text = texts and all(text and text.strip() for text in texts)
+    return bool(have_text) and len(starts) == len(texts) and None not in starts
 
 
 def find_answer(context: str, answer: str, start: int) -> int:
@@ -198,11 +199,8 @@ def find_answer(context: str, answer: str, start: int) -> int:
     """
     if start >= 0 and context.startswith(answer, start):
         return start
-    behind = context.find(answer, max(start, 0))
-    before = context.rfind(answer, 0, max(start, 0) + len(answer))
-    if -1 in (before, behind):
-        return max(before, behind)
-    return min(before, behind, key=lambda begin: abs(begin - start))
+    begins = [match.start() for match in re.finditer(f"(?={re.escape(answer)})", context)]
+    return min(begins, key=lambda begin: abs(begin - start), default=-1)
 
 
 def _first_span(texts: list[str], found_at: list[int]) -> tuple[int, int]:
