@@ -15,9 +15,10 @@ words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and
 """
 
 import argparse
+import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.finetuning.data.label_schemes import form_of, to_iob2
@@ -37,6 +38,15 @@ BATCH = 64  # windows per forward pass
 UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
 
+class Teacher(NamedTuple):
+    """A fine-tuned tagger."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    """Type and fingerprint of the model, and what it was fine-tuned on."""
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
@@ -51,17 +61,20 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     with user_errors():
         outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
-        if there := next((output for output in outputs.values() if output.exists()), None):
-            raise ValueError(f"{there} exists. Remove it, or name another --output.")
+        for output in outputs.values():
+            if output.exists():
+                raise ValueError(f"{output} exists. Remove it, or name another --output.")
         if len({*outputs.values()}) < len(outputs):
             raise ValueError(f"--output is {options.output}, for {len(outputs)} languages. Write {LANGUAGE} in it.")
         say_loading(options.model)
         texts = {language: read_text(options.input.replace(LANGUAGE, language), language) for language in outputs}
-        model, tokenizer, teacher = load_teacher(options)
+        teacher = load_teacher(options)
         for language, output in outputs.items():
-            labels = label_words(model, tokenizer, texts[language]["tokens"][:], options.max_length)
+            labels = label_words(teacher.model, teacher.tokenizer, texts[language]["tokens"][:], options.max_length)
             rows = zip(texts[language], labels, strict=True)
-            write_rows(output, (row | {"labels": own, LABELED_BY: teacher} for row, own in rows))
+            write_rows(
+                output, (row | {"labels": labels_of_row, LABELED_BY: teacher.name} for row, labels_of_row in rows)
+            )
             print(f"{output}: {len(labels):,} rows, {sum(map(len, labels)):,} words")
 
 
@@ -75,14 +88,14 @@ def read_text(path: str, language: str) -> "Dataset":
     else:
         words = [(text or "").split() for text in typed_column(rows, "text", path)[:]]
         rows = rows.add_column("tokens", words)
-    kept = rows.filter(bool, input_columns="tokens")
-    if not len(kept):
+    with_words = rows.filter(bool, input_columns="tokens")
+    if not len(with_words):
         raise ValueError(f"{path}: none of its {len(rows)} rows has a word.")
-    return kept
+    return with_words
 
 
-def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
-    """A fine-tuned tagger, its tokenizer, and what it is. Raises ValueError for a model that is none."""
+def load_teacher(options: argparse.Namespace) -> Teacher:
+    """Loads a tagger and its tokenizer. Raises ValueError for a model that is none."""
     import torch
     from accelerate import PartialState
     from transformers import AutoModelForTokenClassification
@@ -90,7 +103,8 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     from crosslingual_zoo.finetuning.models import describe_model
     from crosslingual_zoo.modeling.checkpoints import load_whole
 
-    name, trusted = options.model, options.trust_remote_code
+    name = options.model
+    trusted = options.trust_remote_code
     if options.max_length < 8:
         raise ValueError(f"--max_length is {options.max_length}. It must be at least 8.")
     path, config, tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length, trusted)
@@ -98,9 +112,12 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
         raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
     model = load_whole(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
     tasks = getattr(config, "fine_tuned_on", None)  # other projects' models have none
-    origin = f"fine-tuned on {', then '.join(tasks)}" if tasks else name
+    origin = name
+    if tasks:
+        origin = f"fine-tuned on {', then '.join(tasks)}"
+    full_name = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
     tokenizer.padding_side = "right"
-    return model.to(PartialState().device), tokenizer, f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
+    return Teacher(model.to(PartialState().device), tokenizer, full_name)
 
 
 def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_length: int) -> list[list[str]]:
@@ -119,19 +136,25 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     form = form_of(names.values(), lambda label: "id2label of the model")
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
     rows = {"words": sentences, "tags": [[0] * len(words) for words in sentences]}
-    by_row = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
-    windows = Dataset.from_list([window for of_row in by_row for window in of_row])
+    windows_of_rows = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    windows = Dataset.from_list(list(itertools.chain.from_iterable(windows_of_rows)))
     order = np.argsort(-np.array(windows["length"][:]), kind="stable")  # less padding
-    found: dict[int, list[int]] = {}
+    predicted: dict[int, list[int]] = {}
     for start in range(0, len(order), BATCH):
-        places = order[start : start + BATCH]
-        inputs = windows.select_columns(["input_ids", "attention_mask"])[places]
+        numbers = order[start : start + BATCH]
+        rows_of_batch = windows.select_columns(["input_ids", "attention_mask"])[numbers]
+        inputs = tokenizer.pad(rows_of_batch, return_tensors="pt").to(model.device)
         with torch.no_grad():
-            logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
-        found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)
-    in_order = [found[place] for place in range(len(windows))]
-    labels = [[names[number] for number in own] for own in words_of_sentences(windows, in_order)]
-    return [to_iob2(own, form) for own in labels] if form else labels
+            logits = model(**inputs).logits
+        predicted.update(zip(numbers.tolist(), logits.argmax(-1).tolist(), strict=True))
+    in_order = [predicted[number] for number in range(len(windows))]
+    sentence_labels = []
+    for ids in words_of_sentences(windows, in_order):
+        labels = [names[label_id] for label_id in ids]
+        if form:
+            labels = to_iob2(labels, form)
+        sentence_labels.append(labels)
+    return sentence_labels
 
 
 if __name__ == "__main__":

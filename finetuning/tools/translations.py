@@ -22,7 +22,7 @@ written again: remove it to convert its source anew.
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crosslingual_zoo.finetuning.data.label_files import load_labels
 from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
@@ -49,6 +49,16 @@ FILES = {  # task, split, and whether the original (TSV) or the text (JSON) is t
 }
 
 
+class Source(NamedTuple):
+    """What a published file holds."""
+
+    task: str
+    language: str
+    split: str
+    is_english: bool
+    """Whether its original (TSV) or its text (JSON) is English."""
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
@@ -65,29 +75,39 @@ def convert(folder: Path, output: Path) -> None:
 
     Raises ValueError if there is no such file, and if most of a file cannot be read.
     """
-    sources = {file: source for file in sorted(folder.rglob("*")) if (source := source_of(file))}
+    sources = {}
+    for file in sorted(folder.rglob("*")):
+        source = source_of(file)
+        if source:
+            sources[file] = source
     if not sources:
         raise ValueError(f"{folder} holds no file of XTREME's translations. Name their folder.")
-    for file, (task, language, split, is_english) in sources.items():
-        written = output / task / language / f"{split}.jsonl"
+    for file, source in sources.items():
+        written = output / source.task / source.language / f"{source.split}.jsonl"
         if written.exists():
             print(f"{written} exists: {file} is not converted")
             continue
-        rows, count = pair_rows(file, task, is_english) if task in PAIRS else question_rows(file, is_english)
+        if source.task in PAIRS:
+            rows, count = pair_rows(file, source.task, source.is_english)
+        else:
+            rows, count = question_rows(file, source.is_english)
         if 2 * len(rows) <= count:
             raise ValueError(f"{file} has {count:,} rows, of which {len(rows):,} are readable. Download it again.")
         write_rows(written, rows)
         print(f"{written}: {len(rows):,} rows, {count - len(rows):,} left out")
 
 
-def source_of(file: Path) -> tuple[str, str, str, bool] | None:
-    """Returns task, language and split of a published file, and which side is English; None for any other file."""
+def source_of(file: Path) -> Source | None:
+    """Returns what a published file holds; None for any other file."""
+    if "pseudo" in "/".join(file.parts[-2:]).lower():
+        return None
     folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts]
-    of_folder = next((name for name in reversed(folders) if name in PAIRS), None)
-    for pattern, (task, split, is_english) in FILES.items():
+    task_of_folder = next((name for name in reversed(folders) if name in PAIRS), "")
+    for pattern, (task_of_file, split, is_english) in FILES.items():
         match = re.fullmatch(pattern, file.name)
-        if match and (found := task or of_folder) and "pseudo" not in "/".join(file.parts[-2:]).lower():
-            return found, match["language"], split, is_english
+        task = task_of_file or task_of_folder
+        if match and task:
+            return Source(task, match["language"], split, is_english)
     return None
 
 
@@ -95,24 +115,44 @@ def pair_rows(file: Path, task: str, is_english: bool) -> tuple[list[dict[str, A
     """The readable rows, and the number of all lines."""
     names, labels = PAIRS[task]
     english = tuple(f"{name}_en" for name in names)
-    columns = (*english, *names, "label") if is_english else (*names, *english, "label")
-    lines = [line.split("\t") for line in read_lines(file)]
-    readable = [own for own in lines if len(own) == 5 and own[4].strip() in labels and all(map(str.strip, own))]
-    return [dict(zip(columns, [*own[:4], labels[own[4].strip()]], strict=True)) for own in readable], len(lines)
+    columns = (*names, *english)
+    if is_english:
+        columns = (*english, *names)
+    rows = []
+    count = 0
+    for line in read_lines(file):
+        count += 1
+        *texts, label = line.split("\t")
+        label = label.strip()
+        if len(texts) == len(columns) and all(map(str.strip, texts)) and label in labels:
+            rows.append({**dict(zip(columns, texts, strict=True)), "label": labels[label]})
+    return rows, count
 
 
 def question_rows(file: Path, is_english: bool) -> tuple[list[dict[str, Any]], int]:
     """The readable questions of SQuAD's JSON, and the number of all. Raises ValueError for another form."""
-    asked, rows = load_labels(Table(path=str(file))), {}
-    require_column(asked, "answers", str(file))
-    for question in asked:
-        answers = {name: [one[name] for one in question["answers"] or []] for name in ("text", "answer_start")}
-        row = {"question": question["question"], "context": question["context"], "answers": answers}
-        texts = [row["question"], row["context"], *answers["text"]]
-        if answers["text"] and all(text and text.strip() for text in texts):
-            named = {name + "_en" * is_english: value for name, value in row.items()}
-            rows.setdefault(question["id"], {"id": question["id"], **named})
-    return list(rows.values()), len(asked)
+    questions = load_labels(Table(path=str(file)))
+    require_column(questions, "answers", str(file))
+    suffix = "_en" if is_english else ""
+    rows: dict[str, dict[str, Any]] = {}
+    for question in questions:
+        answers = question["answers"] or []
+        texts = [answer["text"] for answer in answers]
+        starts = [answer["answer_start"] for answer in answers]
+        if texts and all(map(has_text, (question["question"], question["context"], *texts))):
+            row = {
+                "id": question["id"],
+                f"question{suffix}": question["question"],
+                f"context{suffix}": question["context"],
+                f"answers{suffix}": {"text": texts, "answer_start": starts},
+            }
+            rows.setdefault(question["id"], row)
+    return list(rows.values()), len(questions)
+
+
+def has_text(text: str | None) -> bool:
+    """Whether a text is not blank."""
+    return bool(text and text.strip())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Alignment error rate as an `evaluate` module, loaded by its path so that it works without the Hub."""
 
+from collections.abc import Sequence
+
 import datasets
 import evaluate
 
@@ -23,7 +25,7 @@ class Aer(evaluate.Metric):
 
     version = "1.0.0"  # of the definition; results carry it
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
@@ -31,30 +33,43 @@ class Aer(evaluate.Metric):
             features=datasets.Features({"predictions": PAIRS, "references": {"sure": PAIRS, "possible": PAIRS}}),
         )
 
-    def _compute(self, predictions, references):
-        counts = [0] * 5
+    def _compute(
+        self, predictions: list[list[Sequence[int]]], references: list[dict[str, list[Sequence[int]]]]
+    ) -> dict[str, float]:
+        linked = sure = possible = linked_and_sure = linked_and_possible = 0
         for links, reference in zip(predictions, references, strict=True):
-            found, is_sure = as_set(links), as_set(reference["sure"])
-            is_possible = as_set(reference["possible"]) | is_sure
-            sets = (found, is_sure, found & is_sure, found & is_possible, is_possible)
-            counts = [count + len(one) for count, one in zip(counts, sets, strict=True)]
-        linked, sure, linked_and_sure, linked_and_possible, gold = counts
-        if not gold:
+            predicted_links = as_set(links)
+            sure_links = as_set(reference["sure"])
+            possible_links = as_set(reference["possible"]) | sure_links
+            linked += len(predicted_links)
+            sure += len(sure_links)
+            possible += len(possible_links)
+            linked_and_sure += len(predicted_links & sure_links)
+            linked_and_possible += len(predicted_links & possible_links)
+        if not possible:
             raise ValueError(f"AER of {len(references)} sentences without a gold link is not defined.")
-        precision, recall = share(linked_and_possible, linked), share(linked_and_sure, sure)
+        precision = share(linked_and_possible, linked)
+        recall = share(linked_and_sure, sure)
         right = share(linked_and_sure + linked_and_possible, linked + sure)
         f1 = share(2 * precision * recall, precision + recall)
-        shares = {"aer": 1.0 - right, "precision": precision, "recall": recall, "f1": f1}
-        return {name: 100.0 * value for name, value in shares.items()}
+        return {
+            "aer": 100.0 * (1.0 - right),
+            "precision": 100.0 * precision,
+            "recall": 100.0 * recall,
+            "f1": 100.0 * f1,
+        }
 
 
-def as_set(links):
+def as_set(links: list[Sequence[int]]) -> set[tuple[int, ...]]:
     """The links of a sentence as a set. Raises ValueError for one that is not of two words."""
-    if wrong := [list(link) for link in links if len(link) != 2 or min(link) < 0]:
-        raise ValueError(f"{wrong[0]} is no link. A link is [i, j], two word numbers that are not negative.")
+    for link in links:
+        if len(link) != 2 or min(link) < 0:
+            raise ValueError(f"{list(link)} is no link. A link is [i, j], two word numbers that are not negative.")
     return {tuple(link) for link in links}
 
 
-def share(part, whole):
+def share(part: float, whole: float) -> float:
     """part / whole; 0 of nothing."""
-    return part / whole if whole else 0.0
+    if not whole:
+        return 0.0
+    return part / whole

@@ -4,6 +4,7 @@ Loaded by its path, so that it works without the Hub.
 """
 
 import re
+from typing import Any
 
 import datasets
 import evaluate
@@ -44,9 +45,15 @@ UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 def _tokenizer_of(language: str, text: str) -> str:
     """The tokenizer of a language; for a name that is not listed, that of the script of most of the text."""
-    code, found = re.split("[-_]", language.lower())[0], UNSPACED.findall(text)
-    by_script = "13a" if 2 * len(found) <= len(text) else "zh" if min(found) >= "\u3400" else "char"
-    return NO_SPACES.get(code, by_script)
+    code = re.split("[-_]", language.lower())[0]
+    if code in NO_SPACES:
+        return NO_SPACES[code]
+    unspaced = UNSPACED.findall(text)
+    if 2 * len(unspaced) <= len(text):
+        return "13a"
+    if min(unspaced) >= "\u3400":
+        return "zh"
+    return "char"
 
 
 class Bleu(evaluate.Metric):
@@ -54,7 +61,7 @@ class Bleu(evaluate.Metric):
 
     version = "1.1.0"  # of the definition; results carry it
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
@@ -62,10 +69,11 @@ class Bleu(evaluate.Metric):
             features=datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("string"))),
         )
 
-    def _compute(self, predictions, references, language=""):
+    def _compute(self, predictions: list[str], references: list[str], language: str = "") -> dict[str, Any]:
         if len(references) == 0:
             raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
-        tokenize = _tokenizer_of(language, "".join("".join(references).split()))
+        text = "".join("".join(references).split())
+        tokenize = _tokenizer_of(language, text)
         moses = "intl" if tokenize == "13a" else tokenize
         try:
             # force: sacreBLEU would else warn of references that look tokenized

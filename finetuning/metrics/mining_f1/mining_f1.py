@@ -27,7 +27,7 @@ class MiningF1(evaluate.Metric):
 
     version = "1.0.0"  # of the definition; results carry it
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
@@ -37,20 +37,25 @@ class MiningF1(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, gold, threshold=None):
-        scores, is_right = numpy.asarray(predictions, dtype=float), numpy.asarray(references, dtype=bool)
+    def _compute(
+        self, predictions: list[float], references: list[bool], gold: int, threshold: float | None = None
+    ) -> dict[str, float]:
+        scores = numpy.asarray(predictions, dtype=float)
+        is_right = numpy.asarray(references, dtype=bool)
         if gold < 1 or is_right.sum() > gold:
             raise ValueError(
                 f"{is_right.sum()} of {len(scores)} mined pairs are right, and gold is {gold}. Give them all."
             )
         if not numpy.isfinite(scores).all():
             raise ValueError("A score is no finite number. Leave out pairs that have none.")
-        threshold = fit(scores, is_right, gold) if threshold is None else threshold
+        if threshold is None:
+            threshold = fit(scores, is_right, gold)
         is_mined = scores >= threshold
-        mined, right = int(is_mined.sum()), int(is_right[is_mined].sum())
+        mined = int(is_mined.sum())
+        right = int(is_right[is_mined].sum())
         return {
             "f1": 100.0 * 2 * right / (mined + gold),
-            "precision": 100.0 * right / mined if mined else 0.0,
+            "precision": 100.0 * right / max(mined, 1),  # 0 of nothing
             "recall": 100.0 * right / gold,
             "mined": mined,
             "right": right,
@@ -59,15 +64,21 @@ class MiningF1(evaluate.Metric):
         }
 
 
-def fit(scores, is_right, gold):
+def fit(scores: numpy.ndarray, is_right: numpy.ndarray, gold: int) -> float:
     """The threshold with the best F1."""
-    order = numpy.argsort(-scores, kind="stable")
-    scores, right = scores[order], numpy.cumsum(is_right[order])
-    ends = numpy.flatnonzero(numpy.append(scores[1:] != scores[:-1], True)) if len(scores) else []
-    if not len(ends) or not right[-1]:
+    if not is_right.any():
         return float("inf")
+    order = numpy.argsort(-scores, kind="stable")
+    scores = scores[order]
+    right = numpy.cumsum(is_right[order])
+    # the last of each run of equal scores
+    ends = numpy.flatnonzero(numpy.append(scores[1:] != scores[:-1], True))
     best = int(numpy.argmax(2 * right[ends] / (ends + 1 + gold)))  # of equal ones the first, which mines least
     last = float(scores[ends[best]])
-    following = float(scores[ends[best] + 1]) if best + 1 < len(ends) else last
+    if best + 1 == len(ends):
+        return last
+    following = float(scores[ends[best] + 1])
     middle = (last + following) / 2
-    return middle if middle > following else last  # of two floats next to each other, the middle is one of them
+    if middle > following:
+        return middle
+    return last  # of two floats next to each other, the middle is one of them

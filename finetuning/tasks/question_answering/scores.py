@@ -43,9 +43,12 @@ def mlqa_tokens(answer: str, language: str) -> list[str]:
     if language not in ARTICLES:
         raise ValueError(f"The language {language!r} is not one of MLQA's: {', '.join(ARTICLES)}. Use metric=squad.")
     text = "".join(character for character in answer.lower() if not _is_punctuation(character))
-    if articles := ARTICLES[language]:
+    articles = ARTICLES[language]
+    if articles:
         text = re.sub(articles, " ", text)
-    return MIXED.findall(text) if language == "zh" else text.split()
+    if language == "zh":
+        return MIXED.findall(text)
+    return text.split()
 
 
 @functools.cache
@@ -59,8 +62,10 @@ def token_f1(predicted: list[str], gold: list[str]) -> float:
     Rajpurkar et al. (EMNLP 2016, section 6.1). So it is also 0 if both are empty: a gold answer of only articles or
     punctuation never adds to F1, only to exact match.
     """
-    shared = sum((Counter(predicted) & Counter(gold)).values())
-    return 2 * shared / (len(predicted) + len(gold)) if shared else 0.0
+    shared = (Counter(predicted) & Counter(gold)).total()
+    if not shared:
+        return 0.0
+    return 2 * shared / (len(predicted) + len(gold))
 
 
 def score_answers(
@@ -73,9 +78,11 @@ def score_answers(
     """
     if not len(references) or not all(map(len, references)):
         raise ValueError(f"F1 needs a gold answer of each question; of {len(references)} questions, some have none.")
-    f1 = exact = 0.0
+    f1 = 0.0
+    exact = 0
     for prediction, golds in zip(predictions, references, strict=True):
-        predicted, answers = tokenize(prediction), [tokenize(gold) for gold in golds]
+        predicted = tokenize(prediction)
+        answers = [tokenize(gold) for gold in golds]
         f1 += max(token_f1(predicted, answer) for answer in answers)
-        exact += max(float(predicted == answer) for answer in answers)
+        exact += predicted in answers
     return {"f1": 100 * f1 / len(references), "exact_match": 100 * exact / len(references)}
