@@ -25,6 +25,10 @@ def git_name(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+def facts_of(content: bytes) -> dict[str, int | str]:
+    return {"size": len(content), "oid": git_name(content)}
+
+
 class HubServer(ThreadingHTTPServer):
     """The running server. `requests` has the path of each, and the bytes of its body; clients' caches are in `home`."""
 
@@ -32,7 +36,8 @@ class HubServer(ThreadingHTTPServer):
 
     def __init__(self, home: Path):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.home, self.endpoint = home, f"http://127.0.0.1:{self.server_address[1]}"
+        self.home = home
+        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
         self.requests: list[tuple[str, int]] = []
         self.private: set[str] = set()
         # repository -> id of a commit -> title, and content by path; the last one is main
@@ -41,13 +46,18 @@ class HubServer(ThreadingHTTPServer):
 
     def environment(self) -> dict[str, str]:
         """The environment of a fresh process that talks to this Hub: an empty cache, none of the user's settings."""
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_"))}
-        keep |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(self.home / secrets.token_hex(4)), "HF_TOKEN": "writer"}
-        return keep | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        settings = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
+        cache = str(self.home / secrets.token_hex(4))
+        environment |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": cache, "HF_TOKEN": "writer"}
+        return environment | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
     def create(self, name: str, private: bool = False) -> None:
         """A repository with what the Hub puts into a new one."""
-        self.commits[name], self.private = {}, self.private - {name} | ({name} if private else set())
+        self.commits[name] = {}
+        self.private.discard(name)
+        if private:
+            self.private.add(name)
         self.commit(name, "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
 
     def commit(self, name: str, title: str, files: dict[str, bytes]) -> str:
@@ -57,14 +67,17 @@ class HubServer(ThreadingHTTPServer):
 
     def edit(self, name: str, files: dict[str, bytes | str]) -> None:
         """A commit that somebody makes on the Hub's pages."""
-        contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
-        self.commit(name, "Edit on the Hub", self.files(name) | contents)
+        contents = self.files(name)
+        for path, text in files.items():
+            contents[path] = text.encode() if isinstance(text, str) else text
+        self.commit(name, "Edit on the Hub", contents)
 
     def head(self, name: str) -> str:
         return next(reversed(self.commits[name]))
 
     def files(self, name: str) -> dict[str, bytes]:
-        return dict(self.commits[name][self.head(name)][1])
+        _, files = self.commits[name][self.head(name)]
+        return dict(files)
 
     def titles(self, name: str) -> list[str]:
         """The titles of all commits of a repository, oldest first."""
@@ -81,70 +94,93 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def answer(self) -> None:
-        path, body = unquote(urlsplit(self.path).path), self.rfile.read(int(self.headers.get("content-length", 0)))
+        path = unquote(urlsplit(self.path).path)
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self.server.requests.append((path, len(body)))
-        self.sent = {}  # further headers
+        self.may_write = self.headers.get("authorization") == "Bearer writer"
+        self.further_headers = {}
+        status = 200
         try:
-            status, content = 200, self.content(path, body)
+            content = self.content(path, body)
         except Refused as refused:
-            status, content, self.sent = refused.args[0], b"", {"X-Error-Code": refused.args[1]}
-        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+            status, code = refused.args
+            content = b""
+            self.further_headers = {"X-Error-Code": code}
+        if not isinstance(content, bytes):
+            content = json.dumps(content).encode()
         self.send_response(status)
-        for name, value in (self.sent | {"Content-Length": len(content)}).items():
-            self.send_header(name, str(value))
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in self.further_headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
     do_GET = do_HEAD = do_POST = answer
 
-    def content(self, path: str, body: bytes):
+    def require_writer(self) -> None:
+        if not self.may_write:
+            raise Refused(403, "")
+
+    def content(self, path: str, body: bytes) -> bytes | dict | list:
         """The bytes of a file, or a value for JSON."""
-        hub, may = self.server, self.headers.get("authorization") == "Bearer writer"
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}
         if path == "/api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked.get('organization')}/{asked['name']}"
-            if not may:
-                raise Refused(403, "")
-            if name not in hub.commits:  # the Hub's 409 otherwise has the same meaning with exist_ok
-                hub.create(name, asked.get("visibility") == "private" or asked.get("private", False))
-            return {"url": f"{hub.endpoint}/{name}"}
-        found = PATH.fullmatch(path)
-        name, what, revision, file = found.groups() if found else ("", None, None, None)
-        if name not in hub.commits or (name in hub.private and not may):
-            raise Refused(404 if may else 401, "RepoNotFound")
-        head = hub.head(name)
-        oid = head if revision in (None, "main") else revision
+            return self.create(json.loads(body))
+        hub = self.server
+        match = PATH.fullmatch(path)
+        name, action, revision, file = match.groups() if match else ("", None, None, None)
+        if name not in hub.commits or (name in hub.private and not self.may_write):
+            raise Refused(404 if self.may_write else 401, "RepoNotFound")
+        oid = hub.head(name) if revision in (None, "main") else revision
         if oid not in hub.commits[name]:
             raise Refused(404, "RevisionNotFound")
-        files = hub.commits[name][oid][1]
-        if what in (None, "revision"):
+        _, files = hub.commits[name][oid]
+        if action in (None, "revision"):
             siblings = [{"rfilename": path} for path in files]
             return {"id": name, "sha": oid, "private": name in hub.private, "siblings": siblings}
-        if what == "tree" and not file:
-            tree = [{"path": path, "size": len(text), "oid": git_name(text)} for path, text in files.items()]
-            return [{"type": "file", **entry} for entry in tree]
-        if what == "resolve" and file in files:
-            self.sent = {"X-Repo-Commit": oid, "ETag": f'"{git_name(files[file])}"'}
+        if action == "tree" and not file:
+            return [{"type": "file", "path": path, **facts_of(content)} for path, content in files.items()]
+        if action == "resolve" and file in files:
+            self.further_headers = {"X-Repo-Commit": oid, "ETag": f'"{git_name(files[file])}"'}
             return files[file]
-        if what not in ("preupload", "commit"):
-            raise Refused(404, "EntryNotFound")
-        if not may:
-            raise Refused(403, "")
-        if what == "preupload":
-            asked = [of["path"] for of in json.loads(body)["files"]]
-            known = {path: {"oid": git_name(files[path])} for path in asked if path in files}
-            own = {"uploadMode": "regular", "shouldIgnore": False}
-            return {"files": [{"path": path, **own, **known.get(path, {})} for path in asked]}
-        (header, *operations), tree = map(json.loads, body.splitlines()), dict(files)
-        if header["value"].get("parentCommit") not in (None, head):
+        if action == "preupload":
+            self.require_writer()
+            return self.preupload(files, json.loads(body)["files"])
+        if action == "commit":
+            self.require_writer()
+            return self.commit(name, files, [json.loads(line) for line in body.splitlines()])
+        raise Refused(404, "EntryNotFound")
+
+    def create(self, options: dict) -> dict:
+        name = f"{options.get('organization')}/{options['name']}"
+        self.require_writer()
+        if name not in self.server.commits:  # the Hub's 409 otherwise has the same meaning with exist_ok
+            private = options.get("visibility") == "private" or options.get("private", False)
+            self.server.create(name, private)
+        return {"url": f"{self.server.endpoint}/{name}"}
+
+    def preupload(self, files: dict[str, bytes], entries: list[dict]) -> dict:
+        """How each file is to be sent, and what the Hub has by its name."""
+        answers = []
+        for entry in entries:
+            answer = {"path": entry["path"], "uploadMode": "regular", "shouldIgnore": False}
+            if entry["path"] in files:
+                answer["oid"] = git_name(files[entry["path"]])
+            answers.append(answer)
+        return {"files": answers}
+
+    def commit(self, name: str, files: dict[str, bytes], lines: list[dict]) -> dict:
+        header = lines[0]["value"]
+        if header.get("parentCommit") not in (None, self.server.head(name)):
             raise Refused(412, "")
-        for key, value in (of.values() for of in operations):
-            if key == "file":
-                tree[value["path"]] = base64.b64decode(value["content"])
+        contents = dict(files)
+        for line in lines[1:]:
+            value = line["value"]
+            if line["key"] == "file":
+                contents[value["path"]] = base64.b64decode(value["content"])
             else:
-                del tree[value["path"]]
-        oid = hub.commit(name, header["value"]["summary"], tree)
-        return {"success": True, "commitOid": oid, "commitUrl": f"{hub.endpoint}/{name}/commit/{oid}"}
+                del contents[value["path"]]
+        oid = self.server.commit(name, header["summary"], contents)
+        return {"success": True, "commitOid": oid, "commitUrl": f"{self.server.endpoint}/{name}/commit/{oid}"}

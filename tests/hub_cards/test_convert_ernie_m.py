@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,25 +20,25 @@ CLASSES = {cls.__name__: head for head, cls in ERNIE_M_HEADS.items()}
 
 @pytest.fixture(scope="module")
 def converted(ernie_m_oracle, tmp_path_factory):
-    """class -> (the folder of transformers 4, ours), converted once."""
+    """Class -> the folder that was converted from one of transformers 4."""
     folders = {}
     for cls in CLASSES:
-        old = ernie_m_oracle.save(cls, tmp_path_factory.mktemp("saved") / cls)
-        new = tmp_path_factory.mktemp("converted") / cls
-        convert_ernie_m(str(old), str(new))
-        folders[cls] = old, new
+        source = ernie_m_oracle.save(cls, tmp_path_factory.mktemp("saved") / cls)
+        folders[cls] = tmp_path_factory.mktemp("converted") / cls
+        convert_ernie_m(str(source), str(folders[cls]))
     return folders
 
 
 def load(cls, folder):
     model, report = ERNIE_M_HEADS[CLASSES[cls]].from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
     return model.eval()
 
 
-def same(folder, model):
-    ours, expected = load(type(model).__name__, folder).state_dict(), model.state_dict()
-    return ours.keys() == expected.keys() and all(torch.equal(ours[key], expected[key]) for key in expected)
+def assert_same_weights(cls, folder, expected_folder):
+    weights = load(cls, folder).state_dict()
+    torch.testing.assert_close(weights, load(cls, expected_folder).state_dict(), atol=0, rtol=0)
 
 
 @torch.no_grad()
@@ -48,78 +47,98 @@ def same(folder, model):
 def test_convert_ernie_m_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
     """At every token, and of texts. Padding on the left moves the positions of transformers 4, so these are given; its
     pooler reads the padding there."""
-    inputs, expected = ernie_m_oracle.inputs(case), ernie_m_oracle.outputs(cls, case)
-    tokens, is_left = inputs["input_ids"].ne(1), case.startswith("left")
+    inputs = ernie_m_oracle.inputs(case)
+    is_token = inputs["input_ids"].ne(1)
+    is_left = case.startswith("left")
     if is_left or "position_ids" in inputs:
-        inputs["position_ids"] = 2 + inputs.get("position_ids", torch.arange(tokens.shape[1])[None])
-    ours = load(cls, converted[cls][1])(**inputs, output_hidden_states=cls == "ErnieMModel")
-    for name, theirs in expected.items():
-        found = torch.stack(ours[name]) if name == "hidden_states" else ours[name]
+        inputs["position_ids"] = 2 + inputs.get("position_ids", torch.arange(is_token.shape[1])[None])
+    outputs = load(cls, converted[cls])(**inputs, output_hidden_states=cls == "ErnieMModel")
+    for name, theirs in ernie_m_oracle.outputs(cls, case).items():
+        ours = outputs[name]
         if name == "hidden_states":
-            found, theirs = found[:, tokens], theirs[:, tokens]
-        elif found.shape[:2] == tokens.shape:
-            found, theirs = found[tokens], theirs[tokens]
+            ours = torch.stack(ours)[:, is_token]
+            theirs = theirs[:, is_token]
+        elif ours.shape[:2] == is_token.shape:
+            ours = ours[is_token]
+            theirs = theirs[is_token]
         elif is_left:
             continue
-        torch.testing.assert_close(found, theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
-def test_convert_ernie_m_configuration(converted, ernie_m_oracle, tmp_path):
-    config = load("ErnieMForTokenClassification", converted["ErnieMForTokenClassification"][1]).config
-    expected = ernie_m_oracle.config("ErnieMForTokenClassification")
+def test_convert_ernie_m_configuration(converted, ernie_m_oracle):
+    cls = "ErnieMForTokenClassification"
+    config = load(cls, converted[cls]).config
+    expected = ernie_m_oracle.config(cls)
     for name in ("layer_norm_eps", "max_position_embeddings", "hidden_act", "classifier_dropout", "vocab_size"):
         assert getattr(config, name) == expected[name]
-    assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"} and config.num_labels == 3
+    assert config.num_labels == 3
+    assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"}
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 2, 1)
     assert longest_input(config) == expected["max_position_embeddings"] - 2
-    # what the configuration does not say is assumed
-    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
-    (old / "config.json").unlink()
-    convert_ernie_m(str(old), str(tmp_path / "b"), num_attention_heads=8)
-    config = ErnieMModel.from_pretrained(tmp_path / "b").config
-    assert (config.num_attention_heads, config.hidden_act, config.layer_norm_eps) == (8, "gelu", 1e-5)
+
+
+def test_convert_ernie_m_assumes_what_no_configuration_says(ernie_m_oracle, tmp_path):
+    source = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
+    (source / "config.json").unlink()
+    convert_ernie_m(str(source), str(tmp_path / "new"), num_attention_heads=8)
+    config = ErnieMModel.from_pretrained(tmp_path / "new").config
+    assert config.num_attention_heads == 8
+    assert config.hidden_act == "gelu"
+    assert config.layer_norm_eps == 1e-5
 
 
 def arrays_of(weights):
     """Weights as Paddle's arrays: (in, out)."""
-    return {
-        key: (tensor.T if tensor.dim() == 2 and "embedding" not in key else tensor).numpy()
-        for key, tensor in weights.items()
-    }
+    arrays = {}
+    for key, tensor in weights.items():
+        is_matrix = tensor.dim() == 2 and "embedding" not in key
+        arrays[key] = (tensor.T if is_matrix else tensor).numpy()
+    return arrays
+
+
+def settings_of(oracle, cls):
+    return {name: value for name, value in oracle.config(cls).items() if name != "architectures"}
+
+
+def paddlenlp_arrays(oracle, cls):
+    """What PaddleNLP saves of this class."""
+    weights = {}
+    for key, tensor in oracle.weights(cls).items():
+        key = key.replace("qa_outputs", "classifier").replace("self_attn.self_attn", "self_attn")
+        weights[key] = tensor
+    if CLASSES[cls] != "base":  # there, every head has a pooler below it, and the span head is a classifier too
+        for key, tensor in oracle.under("weights/ErnieMModel/pooler.").items():
+            weights[f"ernie_m.pooler.{key}"] = tensor.float()
+    return arrays_of(weights) | {"ernie_m.embeddings.position_ids": np.arange(24)[None]}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
 def test_convert_ernie_m_paddlenlp(cls, converted, ernie_m_oracle, tmp_path):
-    expected = load(cls, converted[cls][1])
-    old = ernie_m_oracle.weights(cls)
-    if CLASSES[cls] != "base":  # there, every head has a pooler below it, and the span head is a classifier too
-        pooler = ernie_m_oracle.under("weights/ErnieMModel/pooler.")
-        old |= {f"ernie_m.pooler.{key}": tensor.float() for key, tensor in pooler.items()}
-    arrays = arrays_of(
-        {
-            key.replace("qa_outputs", "classifier").replace("self_attn.self_attn", "self_attn"): tensor
-            for key, tensor in old.items()
-        }
-    )
     source = ernie_m_oracle.save_tokenizer(tmp_path / "paddle")
-    arrays |= {"ernie_m.embeddings.position_ids": np.arange(24)[None]}
     names = {"StructuredToParameterName@@": {"linear.weight": "linear_0.w_0"}}
-    (source / "model_state.pdparams").write_bytes(pickle.dumps(arrays | names, protocol=2))
-    base = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
-    base |= {"init_class": "ErnieMModel"}
-    settings = base if CLASSES[cls] == "base" else {"init_args": [base], "init_class": cls}
+    content = paddlenlp_arrays(ernie_m_oracle, cls) | names
+    (source / "model_state.pdparams").write_bytes(pickle.dumps(content, protocol=2))
+    settings = settings_of(ernie_m_oracle, cls) | {"init_class": "ErnieMModel"}
+    if CLASSES[cls] != "base":
+        settings = {"init_args": [settings], "init_class": cls}
     (source / "model_config.json").write_text(json.dumps(settings))
     convert_ernie_m(str(source), str(tmp_path / "new"), tokenizer_type="ernie_m")
-    assert same(tmp_path / "new", expected)
-    if CLASSES[cls] != "base":
-        (source / "model_config.json").unlink()
-        options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
-        file = source / "model_state.pdparams"
-        named = collections.OrderedDict((name, (f"{name}_0", array)) for name, array in arrays.items())
-        file.write_bytes(pickle.dumps(named))  # of newer versions
-        convert_ernie_m(str(file), str(tmp_path / "other"), head=CLASSES[cls], **options)
-        assert same(tmp_path / "other", expected)
+    assert_same_weights(cls, tmp_path / "new", converted[cls])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cls", [cls for cls, head in CLASSES.items() if head != "base"])
+def test_convert_ernie_m_paddlenlp_of_newer_versions_without_a_configuration(cls, converted, ernie_m_oracle, tmp_path):
+    source = ernie_m_oracle.save_tokenizer(tmp_path / "paddle")
+    arrays = paddlenlp_arrays(ernie_m_oracle, cls)
+    content = collections.OrderedDict((name, (f"{name}_0", array)) for name, array in arrays.items())
+    file = source / "model_state.pdparams"
+    file.write_bytes(pickle.dumps(content))
+    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
+    convert_ernie_m(str(file), str(tmp_path / "new"), head=CLASSES[cls], **options)
+    assert_same_weights(cls, tmp_path / "new", converted[cls])
 
 
 def write_variable(path, array):
@@ -155,50 +174,73 @@ STATIC = {
 STATIC_HEADS = {"sequence": "cls_out", "token": "cls_seq_label_out", "question_answering": "cls_mrc_out"}
 
 
+def static_name(key, head):
+    """The name of a weight in a static graph."""
+    module, _, kind = key.removeprefix("ernie_m.").rpartition(".")
+    if f"{module}.{kind}" in STATIC:
+        return STATIC[f"{module}.{kind}"]
+    if module in ("classifier", "qa_outputs"):
+        return f"{STATIC_HEADS[head]}_{kind[0]}"
+    module = module.replace("encoder.layers.", "encoder_layer_")
+    if module.startswith("encoder_layer"):
+        layer, _, submodule = module.partition(".")
+        module = f"{layer}_{STATIC[submodule]}"
+    else:
+        module = STATIC.get(module, module)
+    if "norm" in module:
+        return f"{module}_scale" if kind == "weight" else f"{module}_bias"
+    return f"{module}.{kind[0]}_0"
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
 def test_convert_ernie_m_static_graph(cls, converted, ernie_m_oracle, tmp_path):
-    source, head = ernie_m_oracle.save_tokenizer(tmp_path / "variables"), CLASSES[cls]
+    source = ernie_m_oracle.save_tokenizer(tmp_path / "variables")
+    head = CLASSES[cls]
     for key, array in arrays_of(ernie_m_oracle.weights(cls)).items():
-        module, _, kind = key.removeprefix("ernie_m.").rpartition(".")
-        module = module.replace("encoder.layers.", "encoder_layer_")
-        for theirs, static in STATIC.items():
-            module = module.replace(f".{theirs}", f"_{static}") if module.startswith("encoder_layer") else module
-        if f"{module}.{kind}" in STATIC:
-            name = STATIC[f"{module}.{kind}"]
-        elif module in ("classifier", "qa_outputs"):
-            name = f"{STATIC_HEADS[head]}_{kind[0]}"
-        elif "norm" in module:
-            name = f"{STATIC.get(module, module)}_{'scale' if kind == 'weight' else 'bias'}"
-        else:
-            name = f"{STATIC.get(module, module)}.{kind[0]}_0"
-        write_variable(source / name, array)
+        write_variable(source / static_name(key, head), array)
     write_variable(source / "word_embedding_moment1_0", np.zeros((3, 2), np.float32))  # of the optimizer
-    settings = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
-    (source / "ernie_config.json").write_text(json.dumps(settings))
+    (source / "ernie_config.json").write_text(json.dumps(settings_of(ernie_m_oracle, cls)))
     main(["ernie_m", str(source), str(tmp_path / "new"), "--tokenizer_type", "ernie_m", "--head", head])
-    assert same(tmp_path / "new", load(cls, converted[cls][1]))
+    assert_same_weights(cls, tmp_path / "new", converted[cls])
 
 
-def test_convert_ernie_m_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer_dir, sample_tokenizer, tmp_path):
-    """The zoo's default for everything that brings no tokenizer of transformers 4."""
-    source = str(tmp_path / "all.pdparams")
-    weights = ernie_m_oracle.weights("ErnieMModel")
+@pytest.fixture
+def weights_of_xlm_r_s_tokens(ernie_m_oracle, sample_tokenizer, tmp_path):
+    """A file of Paddle's weights that brings no tokenizer, with a row for each of the sample tokenizer's tokens."""
+    weights = {}
+    for key, tensor in ernie_m_oracle.weights("ErnieMModel").items():
+        weights[key.replace("self_attn.self_attn", "self_attn")] = tensor
     weights["embeddings.word_embeddings.weight"] = torch.zeros(len(sample_tokenizer), 32)
-    weights = {key.replace("self_attn.self_attn", "self_attn"): tensor for key, tensor in weights.items()}
-    Path(source).write_bytes(pickle.dumps(arrays_of(weights)))
-    options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
-    convert_ernie_m(source, str(tmp_path / "new"), **options)
+    file = tmp_path / "all.pdparams"
+    file.write_bytes(pickle.dumps(arrays_of(weights)))
+    return str(file)
+
+
+@pytest.fixture
+def xlm_r_options(sample_tokenizer_dir):
+    return {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
+
+
+def test_convert_ernie_m_tokenizer_of_xlm_r(weights_of_xlm_r_s_tokens, xlm_r_options, sample_tokenizer, tmp_path):
+    """The zoo's default for everything that brings no tokenizer of transformers 4."""
+    convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "new"), **xlm_r_options)
     loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")
     assert loaded("Hi")["input_ids"] == sample_tokenizer("Hi")["input_ids"]
-    # a vocab.txt tells which tokens the rows are
+
+
+def test_convert_ernie_m_compares_a_vocab_txt(weights_of_xlm_r_s_tokens, xlm_r_options, sample_tokenizer, tmp_path):
+    """It tells which tokens the rows are."""
     lines = sample_tokenizer.convert_ids_to_tokens(range(len(sample_tokenizer)))
-    lines[:4], lines[-1] = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"], "[MASK]"
-    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    convert_ernie_m(source, str(tmp_path / "checked"), **options)
-    (tmp_path / "vocab.txt").write_text("\n".join([*lines[:7], "other", *lines[8:]]) + "\n", encoding="utf-8")
+    lines[:4] = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
+    lines[-1] = "[MASK]"
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "checked"), **xlm_r_options)
+    lines[7] = "other"
+    vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match="row 7 is 'other'"):
-        convert_ernie_m(source, str(tmp_path / "another"), **options)
+        convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "another"), **xlm_r_options)
 
 
 WEIGHTS = {"linear.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "linear.bias": np.ones(3, np.float16)}
@@ -235,8 +277,12 @@ FILES = {  # a file's content: what is named
 
 @pytest.mark.parametrize("name", FILES)
 def test_read_state_refuses_files_that_are_no_checkpoints(name, tmp_path):
-    (content, named), path = FILES[name], tmp_path / name
-    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    content, named = FILES[name]
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
     with pytest.raises(ValueError, match=named):
         read_state(path)
 

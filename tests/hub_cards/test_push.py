@@ -5,9 +5,9 @@ test_from_the_hub.py do.
 """
 
 import json
-from unittest.mock import Mock
 
 import pytest
+from huggingface_hub import HfApi
 from safetensors.torch import load_file
 
 from crosslingual_zoo.hub_cards import folder_check, push
@@ -30,7 +30,8 @@ def run(hub, capsys, monkeypatch):
         except SystemExit as stopped:
             ended = stopped.code
         printed = capsys.readouterr()
-        assert ended == status and "Traceback" not in printed.err, printed.err
+        assert ended == status, printed.err
+        assert "Traceback" not in printed.err
         return printed.out + printed.err
 
     return run_push
@@ -45,26 +46,34 @@ def test_push_sends_the_folder_and_then_what_changed(hub, run, ready_folder):
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
     listed = run(folder, "--dry_run")
-    assert hub.requests == [] and all(
-        f"{len(content):,}  {path}\n" in listed for path, content in contents(folder).items()
-    )
+    assert hub.requests == []
+    for path, content in contents(folder).items():
+        assert f"{len(content):,}  {path}\n" in listed
     run(folder)
     assert hub.files(REPO) == contents(folder) | {".gitattributes": hub.files(REPO)[".gitattributes"]}
     run(folder)
-    assert len(hub.titles(REPO)) == 2 and REPO not in hub.private
+    assert len(hub.titles(REPO)) == 2
+    assert REPO not in hub.private
+
     (folder / "NOTICE").write_text("Made here.\n")
-    before = len(hub.requests)
+    hub.requests.clear()
     run(folder)
-    (sent,) = [size for path, size in hub.requests[before:] if "/commit/" in path]
-    assert hub.files(REPO)["NOTICE"] == b"Made here.\n" and sent < 500  # NOTICE alone
+    [size] = [size for path, size in hub.requests if "/commit/" in path]
+    assert hub.files(REPO)["NOTICE"] == b"Made here.\n"
+    assert size < 500  # NOTICE alone
 
 
 def test_push_notices_a_push_in_between(hub, run, ready_folder, monkeypatch):
     folder = ready_folder()
     run(folder)
     (folder / "NOTICE").write_text("Made here.\n")
-    is_weights = Mock(fullmatch=lambda path: hub.edit(REPO, {"NOTICE": "Made there.\n"}))
-    monkeypatch.setattr(push, "WEIGHTS", is_weights)
+    create_commit = HfApi.create_commit
+
+    def come_too_late(*arguments, **options):
+        hub.edit(REPO, {"NOTICE": "Made there.\n"})
+        return create_commit(*arguments, **options)
+
+    monkeypatch.setattr(HfApi, "create_commit", come_too_late)
     run(folder, status=2)
     assert hub.files(REPO)["NOTICE"] == b"Made there.\n"
 
@@ -74,13 +83,15 @@ def test_push_does_not_overwrite_a_card_edited_on_the_hub(hub, run, ready_folder
     run(folder)
     theirs = hub.files(REPO)["README.md"].decode().replace("## Limits", "A line of ours.\n\n## Limits")
     hub.edit(REPO, {"README.md": theirs.replace("\n", "\r\n"), "NOTICE": "Made there.\n"})  # the Hub's editor
-    assert "--overwrite-card" in run(folder, status=2) and "A line of ours." in hub.files(REPO)["README.md"].decode()
-    own = (folder / "README.md").read_text()
+    assert "--overwrite-card" in run(folder, status=2)
+    assert b"A line of ours." in hub.files(REPO)["README.md"]
+    ours = (folder / "README.md").read_text()
     (folder / "README.md").write_text(theirs)  # which has the edits
     run(folder)
-    (folder / "README.md").write_text(own)
+    (folder / "README.md").write_text(ours)
     run(folder, "--overwrite-card")
-    assert hub.files(REPO)["README.md"] == own.encode() and hub.files(REPO)["NOTICE"] == b"Made there.\n"
+    assert hub.files(REPO)["README.md"] == ours.encode()
+    assert hub.files(REPO)["NOTICE"] == b"Made there.\n"
     write_card(folder, repo=REPO, license="mit")  # written anew, over one that was not edited
     run(folder)
     assert b"license: mit" in hub.files(REPO)["README.md"]

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel
 
 from crosslingual_zoo.modeling import pair_aligner
 from crosslingual_zoo.modeling.optimal_transport import METHODS
 from crosslingual_zoo.modeling.word_alignment import WordAligner
 from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
-from tests.modeling.tiny import PREFIXES, made
+from tests.modeling.tiny import PREFIXES, SPECIAL_TOKENS, fast_tokenizer, made
 
 MEANINGS = 200  # of the hand-made language
 
@@ -21,15 +21,12 @@ MEANINGS = 200  # of the hand-made language
 @pytest.fixture(scope="module")
 def tokenizer():
     """Of a language pair in which s7 and t7 mean the same, and s7s8 is two tokens; `Knowing` knows it."""
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    vocabulary = [*specials, *(f"{side}{number}." for side in "st" for number in range(MEANINGS))]
+    vocabulary = [*SPECIAL_TOKENS]
+    for side in "st":
+        vocabulary += [f"{side}{number}." for number in range(MEANINGS)]
     backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split(".", "merged_with_previous")
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    names = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    return fast_tokenizer(backend)
 
 
 class Knowing(nn.Module):
@@ -51,14 +48,17 @@ class Knowing(nn.Module):
         return SimpleNamespace(hidden_states=layers, last_hidden_state=layers[-1])
 
 
-def words(side, *numbers):
-    """Words of one token, or of several where a tuple is given."""
-    tokens = [word if isinstance(word, tuple) else (word,) for word in numbers]
-    return ["".join(f"{side}{token % MEANINGS}." for token in word) for word in tokens]
+def words(side, *meanings):
+    """Words of one token, or of several where a tuple of meanings is passed."""
+    texts = []
+    for meaning in meanings:
+        tokens = meaning if isinstance(meaning, tuple) else (meaning,)
+        texts.append("".join(f"{side}{token % MEANINGS}." for token in tokens))
+    return texts
 
 
 def links(aligner, pairs):
-    return [found.links for found in aligner.align(pairs)]
+    return [alignment.links for alignment in aligner.align(pairs)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -80,28 +80,34 @@ def test_word_aligner_links_of_known_states(method, tokenizer):
         # 1 and 3 of the first word have no partner, nor has 6 of the second, the only one that has not: all but mutual
         # argmaxes, of which the first of equal cells is another, give it to them
         expected[0].add((0, 1))
-    for found, certain, (source, target) in zip(aligner.align(pairs), expected, pairs, strict=True):
-        assert found.links == sorted(set(found.links))
-        assert set(found.links) == certain
-        assert (found.source, found.target) == (source, target)
-        assert found.windows == 1 and found.probabilities is None
+    alignments = list(aligner.align(pairs))
+    assert [(alignment.source, alignment.target) for alignment in alignments] == pairs
+    for alignment, expected_links in zip(alignments, expected, strict=True):
+        assert alignment.links == sorted(expected_links)
+        assert alignment.windows == 1
+        assert alignment.probabilities is None
 
 
 def test_word_aligner_probability_is_the_highest_of_tokens(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1, threshold=0.5)
-    pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
-    found = next(aligner.align([pair], probabilities=True))
-    assert found.links == [(0, 0), (0, 1)]
-    assert len(found.probabilities) == 2 and all(0.9 < value <= 1 for value in found.probabilities)
+    source = words("s", (1, 2), 3)
+    target = [*words("t", (9, 2), 1), ""]
+    [alignment] = aligner.align([(source, target)], probabilities=True)
+    assert alignment.links == [(0, 0), (0, 1)]
+    assert len(alignment.probabilities) == 2
+    assert all(0.9 < value <= 1 for value in alignment.probabilities)
 
 
 def test_word_aligner_words_without_tokens_and_names_of_special_tokens(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="mutual", layer=1)
-    model_input = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]
-    assert links(aligner, [(model_input, words("t", 3, 2, 1))]) == [[(1, 2), (3, 1), (6, 0)]]
-    assert not {1, 2}.intersection(aligner.states.model.inputs[0][0, 1:-1].tolist())
-    tokens = cut_into_tokens(tokenizer, [model_input, [], ["x", *words("s", 9)]])
-    assert tokens.words_F.tolist() == [1, 2, 3, 4, 6, 0, 1] and tokens.bounds.tolist() == [0, 5, 5, 7]
+    source = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]
+    assert links(aligner, [(source, words("t", 3, 2, 1))]) == [[(1, 2), (3, 1), (6, 0)]]
+    padding_and_end = {1, 2}
+    assert padding_and_end.isdisjoint(aligner.states.model.inputs[0][0, 1:-1].tolist())
+
+    tokens = cut_into_tokens(tokenizer, [source, [], ["x", *words("s", 9)]])
+    assert tokens.words_F.tolist() == [1, 2, 3, 4, 6, 0, 1]
+    assert tokens.bounds.tolist() == [0, 5, 5, 7]
     # a name of a special token is an unknown word, which may be linked
     assert tokens.ids_F[[1, 3, 5]].tolist() == [tokenizer.unk_token_id] * 3
 
@@ -110,10 +116,14 @@ def test_word_aligner_an_empty_side_gives_no_links(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, layer=1)
     full = words("t", 1, 2)
     pairs = [("", ""), ([], full), ("  ", full), (full, [""]), (full, full)]
-    found = list(aligner.align(pairs, probabilities=True))
-    assert [bool(one.links) for one in found] == [False] * 4 + [True]
-    assert [one.windows for one in found] == [0, 0, 0, 0, 1]
-    assert list(aligner.align([])) == [] and links(aligner, [("", "")]) == [[]]
+    *empty, last = aligner.align(pairs, probabilities=True)
+    for alignment in empty:
+        assert alignment.links == []
+        assert alignment.windows == 0
+    assert last.links
+    assert last.windows == 1
+    assert list(aligner.align([])) == []
+    assert links(aligner, [("", "")]) == [[]]
 
 
 HEADS = {"veco": "Model", "ernie_m": "ForMaskedLM", "xlm_align": "ForTokenClassification", "metaxlm": "Model"}
@@ -130,7 +140,8 @@ def tiny(name, **fields):
     if name in PREFIXES:
         return made(name, HEADS[name], vocab_size=2000, max_position_embeddings=82)
     torch.manual_seed(0)
-    return AutoModel.from_config(AutoConfig.for_model(name, vocab_size=2000, **fields | OTHERS.get(name, {}))).eval()
+    config = AutoConfig.for_model(name, vocab_size=2000, **fields | OTHERS.get(name, {}))
+    return AutoModel.from_config(config).eval()
 
 
 @pytest.fixture(scope="module", params=[*HEADS, *OTHERS])
@@ -153,16 +164,19 @@ def test_layer_states_are_the_model_s(encoder, sample_tokenizer):
     aligner = WordAligner(encoder, sample_tokenizer)
     for layer in range(4):
         assert torch.equal(aligner.states(dict(inputs), [layer])[layer], expected[layer])
-    assert aligner.num_layers == 3 and aligner.layer == 2 and aligner.window == 80
+    assert aligner.num_layers == 3
+    assert aligner.layer == 2
+    assert aligner.window == 80
 
 
 def test_align_layers_at_once_gives_what_one_by_one_gives(encoder, sample_tokenizer):
+    layers = [0, 2, 3]
     methods = {method: {} for method in METHODS} | {"softmax": {"threshold": 0.2}}
-    together = list(WordAligner(encoder, sample_tokenizer, batch_size=4).align_layers(PAIRS, [0, 2, 3], methods))
-    for layer, method in itertools.product([0, 2, 3], METHODS):
+    together = list(WordAligner(encoder, sample_tokenizer, batch_size=4).align_layers(PAIRS, layers, methods))
+    for layer, method in itertools.product(layers, METHODS):
         alone = WordAligner(encoder, sample_tokenizer, layer=layer, method=method, batch_size=4, **methods[method])
-        assert [found[layer][method] for found in together] == list(alone.align(PAIRS))
-    assert any(found[0]["ot"].links != found[2]["ot"].links for found in together)
+        assert [by_layer[layer][method] for by_layer in together] == list(alone.align(PAIRS))
+    assert any(by_layer[0]["ot"].links != by_layer[2]["ot"].links for by_layer in together)
 
 
 def test_word_aligner_of_a_translation_model_reads_its_encoder(sample_tokenizer):
@@ -178,7 +192,9 @@ def test_word_aligner_dropout_is_off_and_comes_back(sample_tokenizer):
     model.train()
     model.encoder.layer[0].eval()
     assert links(WordAligner(model, sample_tokenizer), PAIRS) == expected
-    assert model.training and model.encoder.layer[1].training and not model.encoder.layer[0].training
+    assert model.training
+    assert not model.encoder.layer[0].training
+    assert model.encoder.layer[1].training
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -187,8 +203,9 @@ def test_word_aligner_a_very_long_pair_is_linked_all_along(method, tokenizer):
     options = {"threshold": 0.4} if method == "softmax" else {}
     aligner = WordAligner(Knowing(128), tokenizer, method, 1, batch_size=8, **options)
     assert aligner.window == 128
-    source, target = words("s", *range(1500)), words("t", *range(1500))
-    doubled = words("t", *((number, number) for number in range(1500)))
+    source = words("s", *range(1500))
+    target = words("t", *range(1500))
+    doubled = words("t", *((meaning, meaning) for meaning in range(1500)))
     diagonal = {(i, i) for i in range(1500)}
     cases = [
         (source, target, diagonal),
@@ -196,53 +213,72 @@ def test_word_aligner_a_very_long_pair_is_linked_all_along(method, tokenizer):
         (doubled, source, diagonal),
         (source, doubled, diagonal),
     ]
-    for one, (*_, certain) in zip(aligner.align(case[:2] for case in cases), cases, strict=True):
-        assert one.windows > 20 and certain <= set(one.links)
-        assert "itermax" in method or certain == set(one.links)
+    alignments = aligner.align((x, y) for x, y, _ in cases)
+    for alignment, (_, _, certain) in zip(alignments, cases, strict=True):
+        assert alignment.windows > 20
+        assert certain <= set(alignment.links)
+        if "itermax" not in method:
+            assert set(alignment.links) == certain
 
 
 def test_word_aligner_a_sentence_that_just_fits(tokenizer):
-    pair = words("s", *range(30)), words("t", *range(20, 0, -1))
-    whole, fits, cut = (
-        next(WordAligner(Knowing(positions), tokenizer, "ot", 1).align([pair], True)) for positions in (512, 32, 31)
-    )
-    assert fits == whole and fits.windows == 1
-    assert cut.windows == 2 and cut.links
+    pair = (words("s", *range(30)), words("t", *range(20, 0, -1)))
+    [expected] = WordAligner(Knowing(512), tokenizer, "ot", 1).align([pair], True)
+    [fits] = WordAligner(Knowing(32), tokenizer, "ot", 1).align([pair], True)
+    assert fits == expected
+    assert fits.windows == 1
+    [cut] = WordAligner(Knowing(31), tokenizer, "ot", 1).align([pair], True)
+    assert cut.windows == 2
+    assert cut.links
 
 
-@pytest.mark.parametrize("window", [512, 64])
-def test_word_aligner_link_all(window, tokenizer):
+def likeliest_links(alignment):
+    """Each source word's (probability, link), the first of equal ones."""
+    likeliest = {}
+    for link, probability in zip(alignment.links, alignment.probabilities, strict=True):
+        if probability > likeliest.get(link[0], (0, None))[0]:
+            likeliest[link[0]] = (probability, link)
+    return likeliest
+
+
+@pytest.mark.parametrize(("window", "windows"), [(512, 1), (64, 5)])
+def test_word_aligner_link_all(window, windows, tokenizer):
     """Every third word has no partner, and the first word no token."""
-
-    numbers = [(number, number + 1) if number % 3 else number + 90 for number in range(90)]
+    source = words("s", *((i, i + 1) if i % 3 else i + 90 for i in range(90)))
     pairs = [
-        (["", *words("s", *numbers)], words("t", *range(88, 8, -1), *range(90))),
-        (words("s", *numbers), words("t", *range(90))),
+        (["", *source], words("t", *range(88, 8, -1), *range(90))),
+        (source, words("t", *range(90))),
         (words("s", 1, 2), [""]),
         (words("s", 1, 2), words("t", 9)),
     ]
-    plain, every, linked = (
-        list(WordAligner(Knowing(window), tokenizer, layer=1, batch_size=2, **more).align(pairs, probabilities=True))
-        for more in ({}, {"threshold": 1e-9}, {"link_all": True})
-    )
-    assert max(one.windows for one in plain) == (1 if window == 512 else 5)
-    for one, of_every, found in zip(plain, every, linked, strict=True):
-        expected, likeliest = dict(zip(one.links, one.probabilities, strict=True)), {}
-        for link, probability in zip(of_every.links, of_every.probabilities, strict=True):
-            if link[0] not in {i for i, _ in one.links} and probability > likeliest.get(link[0], (0, 0))[1]:
-                likeliest[link[0]] = link, probability
-        expected |= dict(likeliest.values())
-        assert found.links == sorted(expected) and all(probability < 0.5 for _, probability in likeliest.values())
-        assert found.probabilities == pytest.approx([expected[link] for link in found.links])
-        if found.windows:
-            assert {i for i, _ in found.links} == {i for i, word in enumerate(found.source) if word}
+
+    def align(**options):
+        aligner = WordAligner(Knowing(window), tokenizer, layer=1, batch_size=2, **options)
+        return list(aligner.align(pairs, probabilities=True))
+
+    of_threshold = align()
+    of_all_cells = align(threshold=1e-9)
+    assert max(alignment.windows for alignment in of_threshold) == windows
+    for linked, plain, every_cell in zip(align(link_all=True), of_threshold, of_all_cells, strict=True):
+        expected = dict(zip(plain.links, plain.probabilities, strict=True))
+        linked_words = {i for i, _ in plain.links}
+        for word, (probability, link) in likeliest_links(every_cell).items():
+            if word not in linked_words:
+                assert probability < 0.5
+                expected[link] = probability
+        assert linked.links == sorted(expected)
+        assert linked.probabilities == pytest.approx([expected[link] for link in linked.links])
+        if linked.windows:
+            assert {i for i, _ in linked.links} == {i for i, word in enumerate(linked.source) if word}
 
 
 def test_word_aligner_a_word_longer_than_the_positions(tokenizer):
     aligner = WordAligner(Knowing(64), tokenizer, "mutual", layer=1)
-    pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
-    found = next(aligner.align([pair]))
-    assert found.windows > 3 and found.links == [(1, 0), (2, 1)]
+    long_word = tuple(range(150))
+    pair = (words("s", 199, long_word, 198), words("t", long_word, 198))
+    [alignment] = aligner.align([pair])
+    assert alignment.windows > 3
+    assert alignment.links == [(1, 0), (2, 1)]
 
 
 def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkeypatch):
@@ -250,8 +286,9 @@ def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkey
     numbers = itertools.count()
     endless = ((words("s", number, number + 1), words("t", number, number + 1)) for number in numbers)
     aligner = WordAligner(Knowing(), tokenizer, "mutual", layer=1, batch_size=2)
-    found = [alignment.links for alignment in itertools.islice(aligner.align(endless), 7)]
-    assert found == [[(0, 0), (1, 1)]] * 7 and next(numbers) == 12
+    for alignment in itertools.islice(aligner.align(endless), 7):
+        assert alignment.links == [(0, 0), (1, 1)]
+    assert next(numbers) == 12
 
 
 @pytest.mark.parametrize(
@@ -267,4 +304,5 @@ def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkey
 )
 def test_word_aligner_refuses(options, pair, named, tokenizer):
     with pytest.raises(ValueError, match=named):
-        list(WordAligner(**{"model": Knowing(), "tokenizer": tokenizer, "layer": 1} | options).align([pair]))
+        aligner = WordAligner(**{"model": Knowing(), "tokenizer": tokenizer, "layer": 1} | options)
+        list(aligner.align([pair]))

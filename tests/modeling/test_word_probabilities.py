@@ -12,11 +12,16 @@ from tests.modeling.tiny import ragged, whole
 
 def plain_shares(x, y):
     """sqrt of the shares of row and column in the unbalanced plan of exp(3 z), in logarithms."""
-    x, y = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (x, y))
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    y = y / np.linalg.norm(y, axis=1, keepdims=True)
     z = x @ y.T
-    z = z - z.mean() if 1 in z.shape else z - z.mean(0) - z.mean(1, keepdims=True) + z.mean()
+    if 1 in z.shape:
+        z = z - z.mean()
+    else:
+        z = z - z.mean(0) - z.mean(1, keepdims=True) + z.mean()
     k = np.minimum(3 * z / max(z.std(), 1e-5), 30)
-    u, v = np.zeros(len(x)), np.zeros(len(y))
+    u = np.zeros(len(x))
+    v = np.zeros(len(y))
     for _ in range(5):
         u = -0.5 * np.log(np.exp(k + v).sum(1))
         v = -0.5 * np.log(np.exp(k + u[:, None]).sum(0))
@@ -24,62 +29,83 @@ def plain_shares(x, y):
     return np.sqrt(plan / plan.sum(0) * plan / plan.sum(1, keepdims=True))
 
 
-def plain_word_probabilities(x, y, words):
-    tokens = plain_shares(x, y)
-    of_word = [[np.flatnonzero(np.array(side) == word) for word in dict.fromkeys(side)] for side in words]
-    whole_words = plain_shares(
-        *(np.stack([v[of].mean(0) for of in side]) for v, side in zip((x, y), of_word, strict=True))
-    )
-    g = np.sqrt(whole_words * [[tokens[np.ix_(s, t)].max() for t in of_word[1]] for s in of_word[0]])
-    q = g
-    for _ in range(2):
+def tokens_by_word(words):
+    """The tokens of each word, from the number of the word that each token belongs to."""
+    return [np.flatnonzero(np.array(words) == word) for word in dict.fromkeys(words)]
 
-        def of(i, j, q=q):
-            return q[i, j] if 0 <= i < q.shape[0] and 0 <= j < q.shape[1] else 0.0
 
-        logits = np.zeros_like(g)
-        for i, j in np.ndindex(g.shape):
-            row = max((q[i, other] for other in range(q.shape[1]) if other != j), default=0.0)
-            column = max((q[other, j] for other in range(q.shape[0]) if other != i), default=0.0)
-            logits[i, j] = -4 + 6.25 * g[i, j] + 1.2 * (of(i - 1, j - 1) + of(i + 1, j + 1)) - 0.95 * (row + column)
-            logits[i, j] += 3.7 * (1 - column) * (of(i, j - 1) + of(i, j + 1))
-            logits[i, j] += 3.7 * (1 - row) * (of(i - 1, j) + of(i + 1, j))
-        q = 1 / (1 + np.exp(-logits))
-    result = np.zeros_like(tokens)
+def word_means(vectors, tokens):
+    return np.stack([vectors[of_word].mean(0) for of_word in tokens])
+
+
+def context_probabilities(g, q):
+    """Probabilities from the shares `g` and those of the step before, `q`: 0 beyond the edges."""
+    padded = np.pad(q, 1)
+    logits = np.zeros_like(g)
+    for i, j in np.ndindex(g.shape):
+        near = padded[i : i + 3, j : j + 3]  # its center is cell (i, j)
+        row = max(np.delete(q[i], j), default=0.0)
+        column = max(np.delete(q[:, j], i), default=0.0)
+        logits[i, j] = -4 + 6.25 * g[i, j] + 1.2 * (near[0, 0] + near[2, 2]) - 0.95 * (row + column)
+        logits[i, j] += 3.7 * (1 - column) * (near[1, 0] + near[1, 2])
+        logits[i, j] += 3.7 * (1 - row) * (near[0, 1] + near[2, 1])
+    return 1 / (1 + np.exp(-logits))
+
+
+def plain_word_probabilities(x, y, x_words, y_words):
+    token_shares = plain_shares(x, y)
+    x_tokens = tokens_by_word(x_words)
+    y_tokens = tokens_by_word(y_words)
+    g = plain_shares(word_means(x, x_tokens), word_means(y, y_tokens))
+    for i, j in np.ndindex(g.shape):
+        g[i, j] = np.sqrt(g[i, j] * token_shares[np.ix_(x_tokens[i], y_tokens[j])].max())
+    q = context_probabilities(g, context_probabilities(g, g))
+    at_first_tokens = np.zeros_like(token_shares)
     for i, j in np.ndindex(q.shape):
-        result[of_word[0][i][0], of_word[1][j][0]] = q[i, j]
-    return result
+        at_first_tokens[x_tokens[i][0], y_tokens[j][0]] = q[i, j]
+    return at_first_tokens
 
 
-def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens():
-    generator = np.random.default_rng(5)
-    linked = 0
-    for words in (
+def padded(vectors, words):
+    """A batch of one side, with anything before and behind its tokens: vectors, mask, and numbers of words."""
+    inside = slice(1, 1 + len(vectors))
+    vectors_BNH = torch.full((1, 12, HIDDEN), torch.nan, dtype=torch.float64)
+    mask_BN = torch.zeros(1, 12, dtype=torch.bool)
+    words_BN = torch.full((1, 12), 9)
+    vectors_BNH[0, inside] = torch.tensor(vectors)
+    mask_BN[0, inside] = True
+    words_BN[0, inside] = torch.tensor(words)
+    return vectors_BNH, mask_BN, words_BN
+
+
+@pytest.mark.parametrize(
+    ("x_words", "y_words"),
+    [
         ([0, 0, 1, 2, 2, 2], [3, 4, 4, 7]),
         ([0], [0, 1, 1]),
         ([1, 1], [5]),
         (list(range(9)), list(range(6))),
-    ):
-        x, y = (generator.standard_normal((len(side), HIDDEN)) for side in words)
-        y[: min(len(x), len(y))] += x[: len(y)]
-        expected = plain_word_probabilities(x, y, words)
-        # padding between and after the tokens holds anything
-        padded = [np.full((1, 12, HIDDEN), np.nan) for _ in words]
-        masks, numbers = [torch.zeros(1, 12, dtype=torch.bool) for _ in words], [torch.full((1, 12), 9) for _ in words]
-        for side, vectors in enumerate((x, y)):
-            padded[side][0, 1 : 1 + len(vectors)] = vectors
-            masks[side][0, 1 : 1 + len(vectors)] = True
-            numbers[side][0, 1 : 1 + len(vectors)] = torch.tensor(words[side])
-        inputs = *map(torch.tensor, padded), *masks
-        found = word_probabilities(*inputs, numbers)
-        inside = found[0, 1 : 1 + len(x), 1 : 1 + len(y)]
-        torch.testing.assert_close(inside, torch.tensor(expected), atol=1e-6, rtol=1e-5)
-        assert found.count_nonzero() == inside.count_nonzero()
-        for threshold in (0.1, 0.5, 0.9):
-            links = align(*inputs, "ot_words", words=numbers, threshold=threshold).links_BST
-            assert torch.equal(links, found >= threshold)
-        linked += int((found >= 0.5).sum())
-    assert linked > 5
+    ],
+)
+def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens(x_words, y_words):
+    generator = np.random.default_rng(5)
+    x = generator.standard_normal((len(x_words), HIDDEN))
+    y = generator.standard_normal((len(y_words), HIDDEN))
+    shared = min(len(x), len(y))
+    y[:shared] += x[:shared]
+    expected = torch.tensor(plain_word_probabilities(x, y, x_words, y_words))
+    x_BSH, x_mask_BS, x_words_BS = padded(x, x_words)
+    y_BTH, y_mask_BT, y_words_BT = padded(y, y_words)
+    inputs = (x_BSH, y_BTH, x_mask_BS, y_mask_BT)
+    words = [x_words_BS, y_words_BT]
+    probabilities_BST = word_probabilities(*inputs, words)
+    inside = probabilities_BST[0, 1 : 1 + len(x), 1 : 1 + len(y)]
+    torch.testing.assert_close(inside, expected, atol=1e-6, rtol=1e-5)
+    assert probabilities_BST.count_nonzero() == inside.count_nonzero()
+    for threshold in (0.1, 0.5, 0.9):
+        links_BST = align(*inputs, "ot_words", words=words, threshold=threshold).links_BST
+        assert torch.equal(links_BST, probabilities_BST >= threshold)
+    assert (probabilities_BST >= 0.5).any()
 
 
 def test_context_logits_have_gradients_whatever_the_lengths():
@@ -87,11 +113,14 @@ def test_context_logits_have_gradients_whatever_the_lengths():
     generator = torch.Generator().manual_seed(6)
     _, (x_BSH, y_BTH, *masks) = ragged(generator)
     x_BSH[:3] = 1.0
-    x_BSH, y_BTH = (side.nan_to_num(0.0).requires_grad_() for side in (x_BSH, y_BTH))
+    x_BSH = x_BSH.nan_to_num(0.0).requires_grad_()
+    y_BTH = y_BTH.nan_to_num(0.0).requires_grad_()
     shares_BST, cells_BST = word_shares(x_BSH, y_BTH, *masks)
     context_logits(shares_BST, cells_BST)[cells_BST].sum().backward()
     for side, mask in zip((x_BSH, y_BTH), masks, strict=True):
-        assert side.grad.isfinite().all() and side.grad[mask].any() and not side.grad[~mask].any()
+        assert side.grad.isfinite().all()
+        assert side.grad[mask].any()
+        assert not side.grad[~mask].any()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.03), (torch.float64, 1e-6)])
@@ -100,5 +129,5 @@ def test_word_probabilities_of_equal_vectors_are_told_apart_by_no_rounding(dtype
     generator = torch.Generator().manual_seed(7)
     for _ in range(50):
         vectors = torch.rand(1, 1, HIDDEN, generator=generator, dtype=dtype).expand(1, 7, HIDDEN)
-        found = align(vectors, vectors[:, :5], *whole(7, 5), "ot_words").probabilities_BST
-        torch.testing.assert_close(found, found.flip(1, 2), atol=tolerance, rtol=0)
+        probabilities_BST = align(vectors, vectors[:, :5], *whole(7, 5), "ot_words").probabilities_BST
+        torch.testing.assert_close(probabilities_BST, probabilities_BST.flip(1, 2), atol=tolerance, rtol=0)
