@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from crosslingual_zoo.finetuning.data.task_tables import Data
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
+References = list[tuple[dict[str, Any], Reference]]  # published rows that results name, and their scores
 METRICS = {
     "aer": "alignment error rate",
     "bleu": "BLEU",
@@ -28,7 +29,7 @@ WHOLE_FILE = "whole file"  # the split of a table that is a file
 MOST_PANELS = 12  # languages and their average, side by side in a plot over layers; of more, only the average
 
 
-def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
+def references_of(results: Results) -> References:
     """The published rows that the results name, with their scores."""
     references = []
     for item in results["published"]:
@@ -37,7 +38,7 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
     return references
 
 
-def warnings_of(results: Results, references: list[tuple[dict[str, Any], Reference]]) -> list[str]:
+def warnings_of(results: Results, references: References) -> list[str]:
     """The warnings of the results, and what a reader must know of the published rows."""
     protocol = results["protocol"]
     lines = [*results["warnings"], *results.at_chance()]
@@ -84,7 +85,7 @@ class ScoredRow(NamedTuple):
     layer: int | None
 
 
-def score_table(results: Results, references: list[tuple[dict[str, Any], Reference]]) -> Cells:
+def score_table(results: Results, references: References) -> Cells:
     """Header and rows: languages or pairs, and means over them; scores, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
@@ -109,9 +110,7 @@ def score_table(results: Results, references: list[tuple[dict[str, Any], Referen
     return as_cells("language", {title: texts for title, texts in columns.items() if texts})
 
 
-def _scored_layers(
-    results: Results, references: list[tuple[dict[str, Any], Reference]]
-) -> list[tuple[str | None, int | None]]:
+def _scored_layers(results: Results, references: References) -> list[tuple[str | None, int | None]]:
     """The methods and layers of the table, each once."""
     pairs = [(method, results["protocol"].get("layer")) for method in results.methods]
     for item, _ in references:
@@ -180,7 +179,10 @@ def _by_layer(runs: dict[str, Results]) -> dict[str, dict[str, dict[int, Summary
     """Scores over layers as {language: {run, or method of a single run: {layer: summary}}}."""
     first = next(iter(runs.values()))
     panels: dict[str, dict[str, dict[int, Summary]]] = {}
-    for name in first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE]:
+    names = [AVERAGE]
+    if len(first.names) < MOST_PANELS:
+        names = first.with_average[::-1]
+    for name in names:
         panels[name] = {}
         if len(runs) > 1:
             for run, results in runs.items():
@@ -196,9 +198,9 @@ def _bleu_curves(runs: dict[str, Results]) -> dict[str, dict[int, Summary]]:
     curves = {}
     for run, results in runs.items():
         for seed, curve in results["curves"].items():
-            points = {point["step"]: summary([point["bleu"]]) for point in curve if point["bleu"] is not None}
-            if points:
-                curves[f"{run}, seed {seed}"] = points
+            with_bleu = [point for point in curve if point["bleu"] is not None]
+            if with_bleu:
+                curves[f"{run}, seed {seed}"] = {point["step"]: summary([point["bleu"]]) for point in with_bleu}
     return curves
 
 
@@ -220,8 +222,11 @@ def axis_label(results: Results) -> str:
 def markdown_table(table: Cells) -> list[str]:
     """The lines of a Markdown table. Its cells are Markdown, in which "|" and "<" are escaped if they are not yet."""
     columns, rows = table
-    lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(re.sub(r"(\\.)|[|<]", _escaped, cell) for cell in line) + " |" for line in lines]
+    lines = []
+    for cells in [columns, ["---"] * len(columns), *rows]:
+        escaped = [re.sub(r"(\\.)|[|<]", _escaped, cell) for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return lines
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -277,9 +282,10 @@ def print_data(task: str, data: "Data") -> None:
     if names:
         parts = {"train": {"all": data.train}, "dev": data.dev, "evaluation": data.evaluation}
         for line in lines:
-            labels = pandas.Series(parts[line["part"]][line["language"]]["labels"][:]).explode().value_counts()
-            counts = [f"{names[label]} {count:,}" for label, count in labels.items() if label != IGNORED]
-            line["labels"] = ", ".join(counts)
+            rows = parts[line["part"]][line["language"]]
+            count_by_label = pandas.Series(rows["labels"][:]).explode().value_counts()
+            texts = [f"{names[label]} {count:,}" for label, count in count_by_label.items() if label != IGNORED]
+            line["labels"] = ", ".join(texts)
     table = pandas.DataFrame(lines)
     table = table.loc[:, table.astype(bool).any()].astype(str)
     print_table(f"{task}: data", ([*table], table.to_numpy().tolist()), data.warnings)
