@@ -109,7 +109,7 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_pat
         if task.kept:
             kept = [task.kept(torch.tensor(logits[0]), None) for logits in batches]
             batches = [ids.numpy() if torch.is_tensor(ids) else tuple(part.numpy() for part in ids) for ids in kept]
-        outcome = task.score(data, "evaluation", language, join(batches, np.arange(len(rows))))
+        outcome = task.outcome(data, "evaluation", language, join(batches, np.arange(len(rows))))
         assert outcome.scores == pytest.approx(scores[language])
         for row, own in zip(predictions(out / "seed-1", language), outcome.records, strict=True):
             close = {"probability": pytest.approx(own["probability"], abs=1e-5)} if "probability" in own else {}

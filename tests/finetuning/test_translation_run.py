@@ -44,7 +44,7 @@ def test_translation_run_writes_results(base):
     signatures = results["protocol"]["metric"]["signatures"]["en-de"]
     assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
     assert "case:lc" in signatures["bleu"]
-    assert [point["step"] for point in results["curve"]["1"]] == [2, 4]
+    assert [point["step"] for point in results["curves"]["1"]] == [2, 4]
     assert results["protocol"]["selection"]["selected_steps"] == [4, 4]
     for seed in (1, 2):
         rows = predictions(out / f"seed-{seed}", "en-de")
@@ -119,7 +119,8 @@ def test_evaluate_is_the_mean_over_tokens(base):
         with torch.no_grad():
             loss = model(torch.tensor([row["source_ids"]]), labels=torch.tensor([row["target_ids"]])).loss
         total, count = total + float(loss) * len(row["target_ids"]), count + len(row["target_ids"])
-    assert record["curve"][-1]["loss"] == pytest.approx(total / count, rel=1e-5)
+    losses = [entry["eval_loss"] for entry in record["history"] if "eval_loss" in entry]
+    assert losses[-1] == pytest.approx(total / count, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -166,8 +167,8 @@ def test_build_model_from_a_translation_model(captions, tmp_path, refused):
     assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.3)
     decoder = {"decoder_layers": 1, "decoder_layer_indices": [1], "tie_decoder": False}
     for out in ("out", "second"):  # built by a recipe, and as it was
-        found = read_results(tmp_path / out)["hyperparameters"]
-        assert {name: found[name] for name in decoder} == decoder
+        protocol = read_results(tmp_path / out)["protocol"]
+        assert {name: protocol[name] for name in decoder} == decoder
     assert "tie_decoder is True" in refused([*second, "tie_decoder=true"])
 
 
