@@ -126,12 +126,11 @@ def add_noise(model: torch.nn.Module, seed: int) -> None:
 
 def calibration_error(links: list[tuple[float, bool]]) -> float:
     """The mean distance between probabilities and the share of right links; `links` are (probability, is right)."""
-    by_bin: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    excess_of_bins = [0.0] * BINS  # of the sum of probabilities over the number of right links
     for probability, is_right in links:
         number = int((probability - LEAST_PROBABILITY) / (1 - LEAST_PROBABILITY) * BINS)
-        by_bin[min(number, BINS - 1)].append((probability, is_right))
-    distances = [abs(sum(probability - is_right for probability, is_right in bin_links)) for bin_links in by_bin]
-    return sum(distances) / len(links)
+        excess_of_bins[min(number, BINS - 1)] += probability - is_right
+    return sum(map(abs, excess_of_bins)) / len(links)
 
 
 def score_set(aligner: WordAligner, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> dict[str, float]:
@@ -178,10 +177,11 @@ def main(argv: list[str] | None = None) -> None:
                 row = {"noise": noise, "adapter": name}
                 scores = {set_name: score_set(aligner, *gold_set) for set_name, gold_set in sets.items()}
                 rows.append(row | {"scores": scores})
-                show(f"{name}, noise {noise}", [{"set": set_name} | of_set for set_name, of_set in scores.items()])
-        scores_of = {row["adapter"]: row["scores"] for row in rows if row["noise"] is None}
+                lines = [{"set": set_name} | scores_of_set for set_name, scores_of_set in scores.items()]
+                show(f"{name}, noise {noise}", lines)
+        without_noise = {row["adapter"]: row["scores"] for row in rows if row["noise"] is None}
         for name, adapter in adapters.items():
-            describe(adapter, scores_of["rule alone"], scores_of[name], sets)
+            describe(adapter, without_noise["rule alone"], without_noise[name], sets)
         write_results(flags, {"rows": rows})
 
 
@@ -191,9 +191,7 @@ def describe(folder: Path, before: dict[str, dict[str, float]], after: dict[str,
     settings_file = folder / ADAPTER_SETTINGS
     write_json(settings_file, read_json(settings_file) | {"word_alignment_calibration": None})
     facts = read_json(folder / "adaptation.json")
-    facts["data"] = [
-        known | {"rows": trained_on["rows"]} for known, trained_on in zip(DATA, facts["data"], strict=True)
-    ]
+    facts["data"] = [data | {"rows": read["rows"]} for data, read in zip(DATA, facts["data"], strict=True)]
     facts["notes"] = NOTES
     facts["scores"] = []
     for name, (_, gold) in sets.items():

@@ -34,17 +34,32 @@ PROGRAM = "import sys; from bench.finetuning import run_plain; run_plain(*sys.ar
 def save_rows(folder: Path, flags: argparse.Namespace) -> None:
     """Writes train.jsonl and a file for each evaluated language, with texts and `label`."""
     if flags.hub_root:
-        path, columns = str(Path(flags.hub_root) / "google" / "xtreme"), ["sentence1", "sentence2", "gold_label"]
-        train, test = (datasets.load_dataset(path, "XNLI", split=split) for split in ("validation", "test"))
-        train = train.filter(lambda row: row["language"] == "en")
-        rows = {name: test.filter(lambda row, name=name: row["language"] == name) for name in test.unique("language")}
+        path = str(Path(flags.hub_root) / "google" / "xtreme")
+        columns = ["sentence1", "sentence2", "gold_label"]
+        train = of_language(datasets.load_dataset(path, "XNLI", split="validation"), "en")
+        test = datasets.load_dataset(path, "XNLI", split="test")
+        evaluated = {language: of_language(test, language) for language in test.unique("language")}
     else:
-        path, columns = str(Path(__file__).parents[1] / "sample_corpus"), ["text", "topic"]
+        path = str(Path(__file__).parents[1] / "sample_corpus")
+        columns = ["text", "topic"]
         train = datasets.load_dataset(path, "en", split="train")
-        rows = {name: datasets.load_dataset(path, name, split="test") for name in ("en", "de", "fr", "es", "zh")}
-    for name, of, most in (("train", train, flags.train), *((name, of, flags.evaluated) for name, of in rows.items())):
-        own = of.shuffle(seed=0).select(range(min(most, len(of)))).select_columns(columns)
-        own.rename_column(columns[-1], "label").to_json(folder / f"{name}.jsonl", force_ascii=False)
+        evaluated = {}
+        for language in ("en", "de", "fr", "es", "zh"):
+            evaluated[language] = datasets.load_dataset(path, language, split="test")
+    save_sample(train, flags.train, columns, folder / "train.jsonl")
+    for language, rows in evaluated.items():
+        save_sample(rows, flags.evaluated, columns, folder / f"{language}.jsonl")
+
+
+def of_language(rows: datasets.Dataset, language: str) -> datasets.Dataset:
+    """The rows of a language."""
+    return rows.filter(lambda row: row["language"] == language)
+
+
+def save_sample(rows: datasets.Dataset, most: int, columns: list[str], file: Path) -> None:
+    """Writes at most so many of the rows, with the last of the columns as `label`."""
+    sample = rows.shuffle(seed=0).select(range(min(most, len(rows)))).select_columns(columns)
+    sample.rename_column(columns[-1], "label").to_json(file, force_ascii=False)
 
 
 def run_plain(way: str, model: str, folder: str, output: str, max_length: str, batch: str) -> None:
@@ -72,8 +87,11 @@ def run_plain(way: str, model: str, folder: str, output: str, max_length: str, b
     )  # fmt: skip
     trainer = Trainer(classifier, arguments, train_dataset=data.pop("train"), processing_class=tokenizer)
     trainer.train()
-    found = map(trainer.predict, data.values())
-    accuracy = [100 * float(np.mean(of.predictions.argmax(-1) == of.label_ids)) for of in found]
+    accuracy = []
+    for rows in data.values():
+        output_of_rows = trainer.predict(rows)
+        is_right = output_of_rows.predictions.argmax(-1) == output_of_rows.label_ids
+        accuracy.append(100 * float(np.mean(is_right)))
     write_json(Path(output) / "accuracy.json", {"mean": statistics.fmean(accuracy)})
 
 
@@ -81,24 +99,25 @@ def command_of(flags: argparse.Namespace, folder: Path, way: str, number: int) -
     """The command of a way in a round, which reads the rows in a folder."""
     output = folder / f"{way} {number}"
     if way != OURS:
-        values = flags.model, folder, output, flags.max_length, flags.batch
-        return [sys.executable, "-c", PROGRAM, way, *map(str, values)]
-    columns = f"text_columns: [{'sentence1, sentence2' if flags.hub_root else 'text'}]"
+        arguments = (flags.model, folder, output, flags.max_length, flags.batch)
+        return [sys.executable, "-c", PROGRAM, way, *map(str, arguments)]
+    text_columns = "sentence1, sentence2" if flags.hub_root else "text"
+    columns = f"text_columns: [{text_columns}]"
     languages = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl") if path.stem != "train"))
-    return [
-        *(
-            sys.executable,
-            "-m",
-            "crosslingual_zoo.finetuning.run",
-            f"model={flags.model}",
-            f"output_dir={output}",
-            "task=bench",
-        ),
-        *("selection=last", f"train=[{{path: {folder}/train.jsonl, {columns}}}]"),
+    overrides = [
+        f"model={flags.model}",
+        f"output_dir={output}",
+        "task=bench",
+        "selection=last",
+        f"train=[{{path: {folder}/train.jsonl, {columns}}}]",
         f"evaluation=[{{path: '{folder}/{{language}}.jsonl', languages: [{languages}], {columns}}}]",
-        *(f"max_length={flags.max_length}", f"training.batch_size={flags.batch}", "training.learning_rate=1e-5"),
-        *("training.epochs=1", "save_models=false"),
+        f"max_length={flags.max_length}",
+        f"training.batch_size={flags.batch}",
+        "training.learning_rate=1e-5",
+        "training.epochs=1",
+        "save_models=false",
     ]
+    return [sys.executable, "-m", "crosslingual_zoo.finetuning.run", *overrides]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -119,8 +138,11 @@ def main(argv: list[str] | None = None) -> None:
         rows = compare_commands(ways, partial(command_of, flags, folder), flags.rounds, "grouped by length")
         for row in rows:
             output = folder / f"{row['way']} 0"
-            found = read_results(output).average if row["way"] == OURS else read_json(output / "accuracy.json")
-            row["accuracy"] = found["mean"]
+            if row["way"] == OURS:
+                accuracy = read_results(output).average
+            else:
+                accuracy = read_json(output / "accuracy.json")
+            row["accuracy"] = accuracy["mean"]
         show(f"{flags.train} training rows, {flags.evaluated} evaluated rows a language", rows)
         write_results(flags, {"rows": rows})
 

@@ -12,6 +12,7 @@ layer's attention gives, of the gold links of a recipe:
     --pairs finetuning/recipes/xlm_align/word_alignment.yaml hub_root=../shared/hub
 """
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -39,9 +40,11 @@ from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 
-ENGLISH, GERMAN = "The house is small.", "Das Haus ist klein."
+ENGLISH = "The house is small."
+GERMAN = "Das Haus ist klein."
 PAIR = {"source": ENGLISH, "target": GERMAN}
-SEAT, PLATZ = "Take a seat and have a rest", "Nimm Platz und ruh dich aus"  # the first is the paper's
+SEAT = "Take a seat and have a rest"  # the paper's
+PLATZ = "Nimm Platz und ruh dich aus"
 PSEUDO = ("Haus", "klein.")
 SPECIALS = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", mask_token="<mask>")
 COLORS = ListedColormap(["#eeeeee", "#1f6fb4", "#c8620a"])  # not seen; a word of the first side, of the second
@@ -88,15 +91,24 @@ def places_of(fields: dict[str, Any]) -> torch.Tensor:
 def words_of(fields: dict[str, Any], side: int = 0) -> list[Word]:
     """The words of a batch's only row; `side` is that of its first segment."""
     labels = fields.get("labels", torch.full_like(fields["input_ids"], IGNORED))
-    columns = (values[0, places_of(fields)].tolist() for values in (fields["input_ids"], fields["segment_ids"], labels))
-    text = {n: word for word, n in TOKENIZER.get_vocab().items()} | {TOKENIZER.mask_token_id: "mask", IGNORED: ""}
-    return [Word(text[number], side + segment, text[label]) for number, segment, label in zip(*columns, strict=True)]
+    texts = {number: word for word, number in TOKENIZER.get_vocab().items()}
+    texts[TOKENIZER.mask_token_id] = "mask"
+    texts[IGNORED] = ""
+    words = []
+    for position in places_of(fields):
+        text = texts[int(fields["input_ids"][0, position])]
+        predicted = texts[int(labels[0, position])]
+        words.append(Word(text, side + int(fields["segment_ids"][0, position]), predicted))
+    return words
 
 
 def mask_of(fields: dict[str, Any], name: str = "attention_mask") -> np.ndarray:
     """Which word of a batch's only row may see which."""
-    mask, places = fields[name][0].bool(), places_of(fields)
-    return (mask if mask.dim() == 2 else mask.expand(len(mask), -1))[places][:, places].numpy()
+    mask = fields[name][0].bool()
+    if mask.dim() == 1:  # every word may see the same ones
+        mask = mask.expand(len(mask), -1)
+    places = places_of(fields)
+    return mask[places][:, places].numpy()
 
 
 def batch_of(name: str, example: dict[str, str], *predicted: str, **options: Any) -> Any:
@@ -106,22 +118,30 @@ def batch_of(name: str, example: dict[str, str], *predicted: str, **options: Any
     for seed in range(10_000):
         torch.manual_seed(seed)
         batch = collate([example])[name]
-        found = [word for fields in inputs_of(batch) for word in words_of(fields) if word.predicted]
-        if [(word.text, word.predicted) for word in found] == [("mask", answer) for answer in predicted]:
+        words = itertools.chain.from_iterable(map(words_of, inputs_of(batch)))
+        answers = [(word.text, word.predicted) for word in words if word.predicted]
+        if answers == [("mask", answer) for answer in predicted]:
             return batch
     raise AssertionError(f"no batch of {name} predicts {predicted}")
 
 
 def panel_of_two(title: str, x: dict[str, Any], y: dict[str, Any], cross: bool = False) -> Panel:
     """Two inputs, which see each other or do not."""
-    x_sees, y_sees = mask_of(x), mask_of(y)
-    # to what the other side's own mask shows, as the cross-attention does
-    to_y, to_x = (cross & np.tile(of[:1], (len(own), 1)) for own, of in ((x_sees, y_sees), (y_sees, x_sees)))
-    return Panel(title, np.block([[x_sees, to_y], [to_x, y_sees]]), [*words_of(x), *words_of(y, 1)])
+    x_sees_x = mask_of(x)
+    y_sees_y = mask_of(y)
+    x_sees_y = np.zeros((len(x_sees_x), len(y_sees_y)), bool)
+    if cross:  # to what the other side's own mask shows, as the cross-attention does
+        x_sees_y[:] = y_sees_y[0]
+    y_sees_x = np.zeros((len(y_sees_y), len(x_sees_x)), bool)
+    if cross:
+        y_sees_x[:] = x_sees_x[0]
+    grid = np.block([[x_sees_x, x_sees_y], [y_sees_x, y_sees_y]])
+    return Panel(title, grid, [*words_of(x), *words_of(y, 1)])
 
 
 def mlm() -> list[Panel]:
-    x, y = batch_of("mlm", {"text": ENGLISH}, "house"), batch_of("mlm", {"text": GERMAN}, "klein.")
+    x = batch_of("mlm", {"text": ENGLISH}, "house")
+    y = batch_of("mlm", {"text": GERMAN}, "klein.")
     return [panel_of_two("MLM: from its own text", x, y)]
 
 
@@ -138,12 +158,12 @@ def camlm() -> list[Panel]:
 def btmlm() -> list[Panel]:
     options = dict(languages=["en", "de"], pseudo_share=0.5, target_languages="all")
     batch = batch_of("btmlm", {"text": ENGLISH, "language": "en"}, "house", **options)
-    words, pseudo = words_of(batch), iter(PSEUDO)
-    written = [word._replace(predicted=next(pseudo)) if word.side else unmasked(word) for word in words]
-    filled = [unmasked(of) if word.side else word for word, of in zip(words, written, strict=True)]
+    english = [word for word in words_of(batch) if word.side == 0]
+    masks = [word for word in words_of(batch) if word.side == 1]
+    written = [mask._replace(predicted=text) for mask, text in zip(masks, PSEUDO, strict=True)]
     return [
-        Panel("BTMLM 1: write pseudo tokens", mask_of(batch, "generation_mask"), written),
-        Panel("2: predict with their help", mask_of(batch), filled),
+        Panel("BTMLM 1: write pseudo tokens", mask_of(batch, "generation_mask"), [*map(unmasked, english), *written]),
+        Panel("2: predict with their help", mask_of(batch), [*english, *map(unmasked, written)]),
     ]
 
 
@@ -159,19 +179,24 @@ def ca_mlm() -> list[Panel]:
 
 def dwa() -> list[Panel]:
     batch = batch_of("tlm", PAIR, "house")
-    words, states = words_of(batch), torch.zeros(*batch["input_ids"].shape, 4)
+    states = torch.zeros(*batch["input_ids"].shape, 4)
     states[0, places_of(batch)] = torch.eye(4).repeat(2, 1)  # the nth words of both sides mean the same
     links = dwa_labels(states, batch).links_PST[0].bool().numpy()
-    x, y = ([word for word in words if word.side == side] for side in (0, 1))
-    asked = [word._replace(predicted=f"position of {y[links[n].argmax()].text}") if word.predicted else word
-             for n, word in enumerate(x)]  # fmt: skip
+    x = [word for word in words_of(batch) if word.side == 0]
+    y = [word for word in words_of(batch) if word.side == 1]
+    queries = []
+    for word, links_of_word in zip(x, links, strict=True):
+        if word.predicted:
+            partner = y[links_of_word.argmax()]
+            word = word._replace(predicted=f"position of {partner.text}")
+        queries.append(word)
     first = Panel("DWA 1: link the unmasked pair", links, y, list(map(unmasked, x)), "linked words")
-    return [first, Panel("2: point at the partner", mask_of(batch), [*asked, *y])]
+    return [first, Panel("2: point at the partner", mask_of(batch), [*queries, *y])]
 
 
 def word_links() -> list[Panel]:
-    collate, example = OBJECTIVES["word_links"](TOKENIZER), PAIR | {"links": "0-0 1-1 2-2 3-3"}
-    batch = collate([example])["word_links"]
+    collate = OBJECTIVES["word_links"](TOKENIZER)
+    batch = collate([PAIR | {"links": "0-0 1-1 2-2 3-3"}])["word_links"]
     links = np.zeros((4, 4), bool)
     links[tuple(batch["links"][:, 1:3].T.numpy())] = True
     read = panel_of_two("word_links: read each side alone", batch["x"], batch["y"])
@@ -179,22 +204,44 @@ def word_links() -> list[Panel]:
 
 
 def vocabulary_matching() -> list[Panel]:
-    old, new = tokenizer_of("The house is small"), tokenizer_of("the Haus is klein ist")
+    old = tokenizer_of("The house is small")
+    new = tokenizer_of("the Haus is klein ist")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "de-en.txt"
         path.write_text("haus\thouse\nklein\tsmall\n", encoding="utf-8")
         matching = match_vocabularies(old, new, dictionaries=[Dictionary("de", str(path))])
-    first, text = len(SPECIALS), batch_of("mlm", {"text": ENGLISH}, "house")
-    olds, news = (of.convert_ids_to_tokens(range(first, len(of))) for of in (old, new))
+    first = len(SPECIALS)
+    old_tokens = old.convert_ids_to_tokens(range(first, len(old)))
+    new_tokens = new.convert_ids_to_tokens(range(first, len(new)))
     grid = np.equal.outer(matching.sources[first:], range(first, len(old)))
-    rows = [Word(f"{name} ({route})", 1) for name, route in zip(news, matching.routes[first:], strict=True)]
-    matched = Panel("copy embeddings", grid, [Word(name, 0) for name in olds], rows, "new token copies old one")
-    one = Panel("MetaXLM 1: MLM, one language", mask_of(text), words_of(text))
-    return [one, matched, mlm()[0]._replace(title="2: MLM, many languages")]
+    columns = [Word(token, 0) for token in old_tokens]
+    rows = [Word(f"{token} ({route})", 1) for token, route in zip(new_tokens, matching.routes[first:], strict=True)]
+    text = batch_of("mlm", {"text": ENGLISH}, "house")
+    return [
+        Panel("MetaXLM 1: MLM, one language", mask_of(text), words_of(text)),
+        Panel("copy embeddings", grid, columns, rows, "new token copies old one"),
+        mlm()[0]._replace(title="2: MLM, many languages"),
+    ]
 
 
 # each figure is called as its objective, or as the beginning of the names of several
-FIGURES = {of.__name__: of for of in (mlm, tlm, camlm, btmlm, ca_mlm, dwa, word_links, vocabulary_matching)}
+FIGURES = {
+    "mlm": mlm,
+    "tlm": tlm,
+    "camlm": camlm,
+    "btmlm": btmlm,
+    "ca_mlm": ca_mlm,
+    "dwa": dwa,
+    "word_links": word_links,
+    "vocabulary_matching": vocabulary_matching,
+}
+
+
+def label_of(word: Word) -> str:
+    """The text of a word, and what is predicted there."""
+    if not word.predicted:
+        return word.text
+    return f"{word.text} → {word.predicted}"
 
 
 def draw(name: str, folder: Path) -> None:
@@ -202,11 +249,11 @@ def draw(name: str, folder: Path) -> None:
     panels = FIGURES[name]()
     figure = Figure(figsize=(3.4 * len(panels), 3.2), dpi=150, layout="constrained")
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
-        rows, columns = ([*words] for words in (panel.rows or panel.columns, panel.columns))
+        columns = panel.columns
+        rows = panel.rows or panel.columns
         axes.imshow(np.where(panel.grid, [1 + word.side for word in columns], 0), COLORS, vmin=0, vmax=2)
         axes.set_xticks(range(len(columns)), [word.text for word in columns], rotation=90, size=SIZE)
-        names = [f"{word.text} → {word.predicted}" if word.predicted else word.text for word in rows]
-        axes.set_yticks(range(len(rows)), names, size=SIZE)
+        axes.set_yticks(range(len(rows)), list(map(label_of, rows)), size=SIZE)
         axes.set_xticks(np.arange(len(columns)) + 0.5, minor=True)
         axes.set_yticks(np.arange(len(rows)) + 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=1.5)
@@ -245,17 +292,26 @@ def read_attention(model: Any, tokenizer: Any, x: list[str], y: list[str]) -> At
         inputs = [split(x, y)]
         sides = inputs[0].sequence_ids()
         attentions_LTT = [layer.mean(1)[0] for layer in model(**inputs[0], output_attentions=True).attentions]
-    words = [word for batch in inputs for word in batch.word_ids()]
-    tokens = [token for batch in inputs for token in batch.tokens()]
-    places = [place for place, word in enumerate(words) if word is not None]
-    weights = torch.stack(attentions_LTT).numpy()[:, places][:, :, places]
-    size = [sides[place] for place in places].count(0)
-    return Attention(weights, [tokens[place] for place in places], [words[place] for place in places], size)
+    positions = []
+    tokens = []
+    words = []
+    size = 0
+    word_ids = itertools.chain.from_iterable(batch.word_ids() for batch in inputs)
+    all_tokens = itertools.chain.from_iterable(batch.tokens() for batch in inputs)
+    for position, (word, token) in enumerate(zip(word_ids, all_tokens, strict=True)):
+        if word is not None:
+            positions.append(position)
+            words.append(word)
+            tokens.append(token)
+            size += sides[position] == 0
+    weights = torch.stack(attentions_LTT).numpy()[:, positions][:, :, positions]
+    return Attention(weights, tokens, words, size)
 
 
 def attention_links(attention: Attention, layer: int) -> list[tuple[int, int]]:
     """Links of the words that have tokens which give each other their largest weight, in a layer from 0."""
-    size, words = attention.size, attention.words
+    size = attention.size
+    words = attention.words
     forward = attention.weights[layer, :size, size:].argmax(1)
     backward = attention.weights[layer, size:, :size].argmax(1)
     return sorted({(words[i], words[size + j]) for i, j in enumerate(forward) if backward[j] == i})

@@ -35,11 +35,13 @@ def fit_head(model: nn.Module, report: dict[str, Any], before: list[str], labels
     output = output_layer(model)
     if not labels or output is None or f"{output}.weight" in report["missing_keys"]:
         return FittedHead([], "")
-    if why := reason_to_draw(model, report, before, labels):
-        return FittedHead(draw_head(model, seed), f"new, because {why}")
+    reason = reason_to_draw(model, report, before, labels)
+    if reason:
+        return FittedHead(draw_head(model, seed), f"new, because {reason}")
     if before == labels:
         return FittedHead([], "")
-    reorder_rows(model.get_submodule(output), [before.index(label) for label in labels])
+    order = [before.index(label) for label in labels]
+    reorder_rows(model.get_submodule(output), order)
     return FittedHead([], "kept, its rows in the order of the data's labels, which have the same names")
 
 

@@ -51,7 +51,9 @@ def conll_format(table: Table) -> str | None:
 
 def as_lines(table: Table) -> Table:
     """Returns the table whose rows are the lines of a CoNLL file; other tables as they are."""
-    return replace(table, format="text") if conll_format(table) else table
+    if not conll_format(table):
+        return table
+    return replace(table, format="text")
 
 
 def read_conll(lines: Iterable[str], kind: str, name: str) -> Columns:
@@ -108,7 +110,9 @@ def _conll_sentences(blocks: list[list[str]], name: str) -> tuple[tuple[str, ...
     separator = "\t" if "\t" in first else " +"  # not `\s`: a token may hold U+00A0
     width = len(_split(first, separator))
     columns = ("tokens", *(f"column_{number}" for number in range(2, width)), "tags")[:width]
-    labels = {_split(line, separator)[-1] for line in lines} if width > 1 else set()
+    labels = set()
+    if width > 1:
+        labels = {_split(line, separator)[-1] for line in lines}
     sentences = []
     for block in blocks:
         words: list[list[str]] = []
@@ -117,8 +121,9 @@ def _conll_sentences(blocks: list[list[str]], name: str) -> tuple[tuple[str, ...
             may_be_word = fields[-1] in labels and not METADATA.match(line)
             if line.startswith("#") and not words and not may_be_word:
                 continue
-            if line.startswith("# " if words else "#") and not _is_whole(fields, columns):
-                continue  # a comment
+            comment = "# " if words else "#"
+            if line.startswith(comment) and not _is_whole(fields, columns):
+                continue
             _check_fields(fields, columns, line, name)
             words.append(fields)
         sentences.append(words)
@@ -142,7 +147,8 @@ def _questions(batch: dict[str, list]) -> dict[str, list]:
     """The questions of SQuAD's articles: of one object, or of an object a row."""
     rows: dict[str, list] = {"context": [], "id": [], "question": [], "answers": []}
     for data in batch["data"]:
-        for article in data if isinstance(data, list) else [data]:
+        articles = data if isinstance(data, list) else [data]
+        for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     rows["context"].append(paragraph["context"])

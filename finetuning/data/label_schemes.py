@@ -33,13 +33,17 @@ SCHEMES = tuple(map(frozenset, ("BIESO", "BMESO", "BILUO", "BMEWO")))  # marks o
 
 def join_label(mark: str, kind: str) -> str:
     """`B-PER`; the mark alone without a type."""
-    return f"{mark}-{kind}" if kind else mark
+    if not kind:
+        return mark
+    return f"{mark}-{kind}"
 
 
 def _split(label: str, form: str) -> tuple[str, str]:
     """Returns the mark, as in IOBES, and the type of a label; `O` and no type for one that marks no span."""
     match = re.fullmatch(FORMS[form], label)
-    return (IOBES[match["mark"]], match["kind"]) if match else (OUTSIDE, "")
+    if not match:
+        return OUTSIDE, ""
+    return IOBES[match["mark"]], match["kind"]
 
 
 def iob2_names(labels: Sequence[str], form: str) -> list[str]:
@@ -65,8 +69,10 @@ def to_iob2(labels: Sequence[str], form: str) -> list[str]:
         begins = mark in "BS" or last_mark in "OES" or kind != last_kind
         if mark != OUTSIDE:
             converted.append(join_label("B" if begins else "I", kind))
+        elif label == UNLABELED:
+            converted.append(OUTSIDE)
         else:
-            converted.append(OUTSIDE if label == UNLABELED else label)
+            converted.append(label)
         last_mark = mark
         last_kind = kind
     return converted
@@ -87,9 +93,12 @@ def form_of(
         return "B-TYPE" if names or are_spans else None
     if _are_marks(names) or (are_spans and names <= {OUTSIDE, *IOBES}):
         return "B"
-    fitting = {form: [label for label in marked if re.fullmatch(FORMS[form], label)] for form in ("B-TYPE", "TYPE-B")}
-    form = max(fitting, key=lambda form: len(fitting[form]))
-    in_form = fitting[form]
+    form = "B-TYPE"
+    in_form = _labels_in_form(marked, form)
+    in_other_form = _labels_in_form(marked, "TYPE-B")
+    if len(in_other_form) > len(in_form):
+        form = "TYPE-B"
+        in_form = in_other_form
     marks = {_split(label, form)[0] for label in in_form}
     # parts of speech such as S-adj and U-x among others mark no spans
     is_scheme = bool(in_form) and (OUTSIDE in names or not marks.isdisjoint({"B", "I"}))
@@ -103,6 +112,10 @@ def form_of(
                 f"{OUTSIDE} outside of spans."
             )
     return form
+
+
+def _labels_in_form(labels: list[str], form: str) -> list[str]:
+    return [label for label in labels if re.fullmatch(FORMS[form], label)]
 
 
 def _are_marks(names: set[str]) -> bool:

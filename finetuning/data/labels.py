@@ -51,7 +51,9 @@ class LabelColumn:
             return str(value)
         if "-1" in self.rows.table.label_names and not hasattr(self.feature, "names"):
             return str(value)  # -1 is no place in a list: `label_names` are the numbers themselves
-        return declared[int(value)] if 0 <= int(value) < len(declared) else None
+        if not 0 <= int(value) < len(declared):
+            return None
+        return declared[int(value)]
 
     def is_missing(self, value: Any) -> bool:
         """Returns whether a value means that there is no label, as -1 does unless `label_names` has it."""
