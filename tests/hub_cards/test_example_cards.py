@@ -30,19 +30,22 @@ TASKS = ("udpos", "tatoeba", "ntrex_retrieval", "word_alignment")  # in the orde
 @pytest.mark.parametrize("model", MODELS)
 def test_example_cards_are_what_the_code_makes_of_their_runs(zoo_model_dir, monkeypatch, model, tmp_path):
     """A tiny model's weights are in place of its own, which are not published."""
-    example, folder = EXAMPLES / model, tmp_path / "model"
+    example = EXAMPLES / model
+    folder = tmp_path / "model"
     shutil.copytree(zoo_model_dir(model), folder)
     shutil.copy(example / "config.json", folder)
     for name in ("recipe.yaml", "run.json"):
         shutil.copy(example / name, tmp_path)
     run = json.loads((example / "run.json").read_text(encoding="utf-8"))
-    files = [file for task in TASKS if (file := example / "results" / f"{task}.json").is_file()]
+    files = [file for file in (example / "results" / f"{task}.json" for task in TASKS) if file.is_file()]
     measured = json.loads(files[0].read_text(encoding="utf-8"))["model"]["fingerprint"]
-    assert run["model_type"] == model and run["parameters"] > 18_000_000
+    assert run["model_type"] == model
+    assert run["parameters"] > 18_000_000
     monkeypatch.setattr(record, "folder_fingerprint", lambda _: measured)
     monkeypatch.setattr(record, "count_parameters", lambda _: run["parameters"])
     text = write_card(folder, files, **MODELS[model]).read_text(encoding="utf-8")
     if os.environ.get("ZOO_WRITE_EXAMPLES") == "1":
         (example / "README.md").write_text(text, encoding="utf-8")
     assert text == (example / "README.md").read_text(encoding="utf-8"), "set ZOO_WRITE_EXAMPLES=1 to write it again"
-    assert as_written(text) and ModelCard(text).data.eval_results
+    assert as_written(text)
+    assert ModelCard(text).data.eval_results

@@ -33,15 +33,36 @@ for name, title, code in json.load(sys.stdin):
 """
 
 
-def record_of(*results, **known) -> Record:
+def record_of(*results, **facts) -> Record:
     """What is known of a model: the results as they come, and the facts of its run."""
-    return replace(NOTHING, results=list(map(Results, results)), **known)
+    return replace(NOTHING, results=list(map(Results, results)), **facts)
+
+
+RETRIEVAL = {
+    "task": "tatoeba",
+    "kind": "retrieval",
+    "seeds": [1],
+    "scores": [{"language": "sw-en", "seed": 1, "metric": "accuracy", "value": 50.0}],
+    "protocol": {"pooling": "mean", "layer": 2},
+}
+PRE_TRAINED_RECORD = record_of(RETRIEVAL, run=RUN)
+HEADS = {  # the head, fields of its configuration, and what it was fine-tuned on
+    "classifier": ("ForSequenceClassification", {}, ["topics (zero_shot)"]),
+    "tagger": ("ForTokenClassification", {}, ["udpos (zero_shot)"]),
+    "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
+    "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
+    "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
+    "plug-in tagger": ("ForTokenClassification", {"plug_in": True}, ["udpos (translate_train_all)"]),
+    "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
+    "translator": ("ForConditionalGeneration", DECODER, []),
+}
 
 
 def uses_of(folder, record=NOTHING) -> dict[str, str]:
     """Title -> code."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return {use["title"]: use["code"] for use in uses(folder, replace(record, config=config), str(folder))}
+    listed = uses(folder, replace(record, config=config), str(folder))
+    return {use["title"]: use["code"] for use in listed}
 
 
 def change_config(folder, **fields):
@@ -51,85 +72,103 @@ def change_config(folder, **fields):
 
 def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
     """What the code of each use prints, by folder and title; all of it in one fresh process."""
-    given = [(name, *use) for name, folder in folders.items() for use in uses_of(folder, record).items()]
-    command, options = [sys.executable, "-W", "error", "-c", PROGRAM], dict(capture_output=True, text=True, timeout=300)
-    ran = subprocess.run(command, input=json.dumps(given), cwd=cwd, **options)
+    programs = []
+    for name, folder in folders.items():
+        programs += [(name, title, code) for title, code in uses_of(folder, record).items()]
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    options = dict(capture_output=True, text=True, timeout=300, cwd=cwd)
+    ran = subprocess.run(command, input=json.dumps(programs), **options)
     assert ran.returncode == 0, ran.stderr
-    shown = {name: {} for name in folders}
+    outputs = {name: {} for name in folders}
     for block in ran.stdout.split("==|")[1:]:
-        place, _, text = block.partition("\n")
-        name, _, title = place.partition("|")
-        shown[name][title] = text.strip()
-    return shown
+        heading, _, text = block.partition("\n")
+        name, _, title = heading.partition("|")
+        outputs[name][title] = text.strip()
+    return outputs
+
+
+def assert_masked_words(text):
+    english, russian, last = text.splitlines()
+    assert english.startswith("The train to the <mask> leaves at seven. ['")
+    assert russian.startswith("Поезд в <mask>")
+    assert "<mask>" in last
+
+
+def assert_nearest_sentences(text):
+    """Of two English sentences, each with a Russian one; and the line of vectors."""
+    first, second, _ = text.splitlines()
+    for line, sentence in zip((first, second), SENTENCES["en"]["sentences"], strict=False):
+        query, _, nearest = line.partition(" -> ")
+        assert query == sentence
+        assert nearest in SENTENCES["ru"]["sentences"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
-def test_examples_of_a_pre_trained_model_run(zoo_model_dir, tmp_path, sample_tokenizer, model_type):
-    folder = zoo_model_dir(model_type, copy=True)
-    record = record_of(retrieval(), run=RUN)
-    expected = [*PRE_TRAINED, "Classification, after fine-tuning"]
-    if model_type == "veco":
-        expected.append("Translation, after fine-tuning")
-    if model_type == "xlm_align":
-        write_modules(folder, layer=2)
-        expected.insert(2, "Sentence vectors")
-        expected.insert(4, "Word alignment")
-    shown = printed({"model": folder}, tmp_path, record)["model"]
-    assert list(shown) == expected
-    masked = shown["Masked words"].splitlines()
-    assert len(masked) == 3 and masked[0].startswith("The train to the <mask> leaves at seven. ['")
-    assert masked[1].startswith("Поезд в <mask>") and "<mask>" in masked[2]
-    assert shown["Features"].endswith(", 32])\n3")
-    *nearest, vectors = shown["Nearest sentence across languages"].splitlines()
-    assert [line.partition(" -> ")[0] for line in nearest] == SENTENCES["en"]["sentences"][:2]
-    assert all(line.partition(" -> ")[2] in SENTENCES["ru"]["sentences"] for line in nearest)
-    if model_type == "xlm_align":
-        encoder = SentenceEncoder(XlmAlignModel.from_pretrained(folder), sample_tokenizer, batch_size=8)
-        expected = encoder.vectors(encoder.tokens(SENTENCES["ru"]["sentences"]), [2])[2]
-        torch.testing.assert_close(torch.tensor(json.loads(vectors)), torch.nn.functional.normalize(expected))
-        assert shown["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
-        assert shown["Word alignment"].startswith("[('") and shown["Word alignment"].endswith("')]")
-    assert len(shown["Classification, after fine-tuning"].splitlines()) == 3
-    if model_type == "veco":
-        assert float(shown["Translation, after fine-tuning"]) > 0
-        assert (tmp_path / "translation-model" / "config.json").is_file()
+@pytest.mark.parametrize("model_type", ["ernie_m", "metaxlm"])
+def test_examples_of_a_pre_trained_model_run(zoo_model_dir, tmp_path, model_type):
+    outputs = printed({"model": zoo_model_dir(model_type)}, tmp_path, PRE_TRAINED_RECORD)["model"]
+    assert list(outputs) == [*PRE_TRAINED, "Classification, after fine-tuning"]
+    assert_masked_words(outputs["Masked words"])
+    assert outputs["Features"].endswith(", 32])\n3")
+    assert_nearest_sentences(outputs["Nearest sentence across languages"])
+    assert len(outputs["Classification, after fine-tuning"].splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_examples_of_veco_run(zoo_model_dir, tmp_path):
+    outputs = printed({"model": zoo_model_dir("veco")}, tmp_path, PRE_TRAINED_RECORD)["model"]
+    assert list(outputs) == [*PRE_TRAINED, "Classification, after fine-tuning", "Translation, after fine-tuning"]
+    assert_masked_words(outputs["Masked words"])
+    assert float(outputs["Translation, after fine-tuning"]) > 0
+    assert (tmp_path / "translation-model" / "config.json").is_file()
+
+
+@pytest.mark.slow
+def test_examples_of_an_aligner_with_sentence_vectors_run(zoo_model_dir, tmp_path, sample_tokenizer):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    write_modules(folder, layer=2)
+    outputs = printed({"model": folder}, tmp_path, PRE_TRAINED_RECORD)["model"]
+    assert list(outputs) == [
+        "Masked words",
+        "Features",
+        "Sentence vectors",
+        "Nearest sentence across languages",
+        "Word alignment",
+        "Classification, after fine-tuning",
+    ]
+    assert_masked_words(outputs["Masked words"])
+    assert outputs["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
+    assert outputs["Word alignment"].startswith("[('")
+    assert outputs["Word alignment"].endswith("')]")
+    vectors = json.loads(outputs["Nearest sentence across languages"].splitlines()[-1])
+    encoder = SentenceEncoder(XlmAlignModel.from_pretrained(folder), sample_tokenizer, batch_size=8)
+    expected = encoder.vectors(encoder.tokens(SENTENCES["ru"]["sentences"]), [2])[2]
+    torch.testing.assert_close(torch.tensor(vectors), torch.nn.functional.normalize(expected))
 
 
 @pytest.mark.slow
 def test_examples_of_a_fine_tuned_model_run(zoo_model_dir, tmp_path):
-    labels = {"0": "B-so", "1": "I-so"}
-    heads = {
-        "classifier": ("ForSequenceClassification", {}, ["topics (zero_shot)"]),
-        "tagger": ("ForTokenClassification", {}, ["udpos (zero_shot)"]),
-        "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
-        "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
-        "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
-        "plug-in tagger": ("ForTokenClassification", {"plug_in": True}, ["udpos (translate_train_all)"]),
-        "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
-        "translator": ("ForConditionalGeneration", DECODER, []),
-    }
     folders = {}
-    for name, (head, fields, tuned) in heads.items():
+    for name, (head, fields, tasks) in HEADS.items():
         folders[name] = zoo_model_dir("veco", head, copy=True, **fields)
-        change_config(folders[name], fine_tuned_on=tuned, **({"id2label": labels} if "answers" not in name else {}))
-    shown = printed(folders, tmp_path)
-    assert all(len(texts) == 1 for texts in shown.values())
-    main = {name: next(iter(texts.values())) for name, texts in shown.items()}
-    assert "-so', 'score'" in main["classifier"]
-    assert main["plug-in classifier"].endswith("-so") and main["plug-in of pairs"].endswith("-so")
-    assert "'entity_group': 'so'" in main["tagger"] and "-so')" in main["plug-in tagger"]
-    question, context = SENTENCES["en"]["question"], SENTENCES["en"]["sentences"][0]
+        change_config(folders[name], fine_tuned_on=tasks)
+        if "answers" not in name:
+            change_config(folders[name], id2label={"0": "B-so", "1": "I-so"})
+    outputs = {}
+    for name, by_title in printed(folders, tmp_path).items():
+        [outputs[name]] = by_title.values()
+    assert "-so', 'score'" in outputs["classifier"]
+    assert outputs["plug-in classifier"].endswith("-so")
+    assert outputs["plug-in of pairs"].endswith("-so")
+    assert "'entity_group': 'so'" in outputs["tagger"]
+    assert "-so')" in outputs["plug-in tagger"]
     for name in ("answers", "plug-in answers"):
-        asked, _, answer = main[name].partition(" -> ")
-        assert asked == question and answer and answer in context
-    assert main["translator"].startswith("['") and len(json.loads(main["translator"].replace("'", '"'))) == 2
-
-
-def retrieval():
-    scores = [{"language": "sw-en", "seed": 1, "metric": "accuracy", "value": 50.0}]
-    protocol = {"pooling": "mean", "layer": 2}
-    return {"task": "tatoeba", "kind": "retrieval", "seeds": [1], "scores": scores, "protocol": protocol}
+        question, _, answer = outputs[name].partition(" -> ")
+        assert question == SENTENCES["en"]["question"]
+        assert answer
+        assert answer in SENTENCES["en"]["sentences"][0]
+    translations = json.loads(outputs["translator"].replace("'", '"'))
+    assert len(translations) == 2
 
 
 def test_examples_show_only_what_a_folder_supports(zoo_model_dir):
@@ -140,4 +179,5 @@ def test_examples_show_only_what_a_folder_supports(zoo_model_dir):
     assert "Masked words" not in uses_of(folder)
     change_config(folder, architectures=["XLMRobertaForMaskedLM"], model_type="xlm-roberta", auto_map={})
     assert list(uses_of(folder)) == [*PRE_TRAINED, "Classification, after fine-tuning"]
-    assert list(uses_of(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval()))) == ["Tagging"]
+    tagger = zoo_model_dir("metaxlm", "ForTokenClassification")
+    assert list(uses_of(tagger, record_of(RETRIEVAL))) == ["Tagging"]

@@ -33,32 +33,36 @@ def outputs(name, **options):
     aligned = None
     if model.config.model_type == "xlm_align":
         aligned = pipeline("word-alignment", model=name, **options)(PAIRS, probabilities=True)
-    found = {"ids": batch["input_ids"].tolist(), "states": states.tolist(), "scores": scores.sum(-1).tolist()}
-    return found | {"masked": masked, "aligned": aligned}, type(model).__module__
-found = {}
+    numbers = {"ids": batch["input_ids"].tolist(), "states": states.tolist(), "scores": scores.sum(-1).tolist()}
+    return numbers | {"masked": masked, "aligned": aligned}, type(model).__module__
+results = {}
 for name, folder, commit in map(str.split, sys.argv[1:]):
-    there, module = outputs(name, revision=commit)
-    here, _ = outputs(folder)
-    found[name] = {"same": there == here, "module": module, "aligned": there["aligned"], "masked": there["masked"]}
-print(json.dumps(found))
+    remote, module = outputs(name, revision=commit)
+    local, _ = outputs(folder)
+    results[name] = {"same": remote == local, "module": module} | {key: remote[key] for key in ("aligned", "masked")}
+print(json.dumps(results))
 """
 
 
 def test_from_pretrained_and_pipelines_from_the_hub(hub, ready_folder, tmp_path, monkeypatch):
-    arguments, heads = [], {}
+    arguments = []
+    commits = {}
     for model_type in MODELS:
         repo = f"owner/{model_type}"
         folder = ready_folder(model_type, repo)
-        heads[repo] = push(folder, repo)
-        arguments.append(f"{repo} {folder} {heads[repo]}")
+        commits[repo] = push(folder, repo)
+        arguments.append(f"{repo} {folder} {commits[repo]}")
         monkeypatch.setattr(folder_check, "_load", lambda folder: [])  # takes long; the first is enough
     environment = {name: value for name, value in hub.environment().items() if name != "PYTHONPATH"}
     options = dict(cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     done = subprocess.run([sys.executable, "-c", LOAD, *arguments], **options)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == heads.keys()
-    for repo, result in found.items():
-        assert heads[repo] == hub.head(repo) and heads[repo] in result["module"]
-        assert result["same"] and result["module"].startswith("transformers_modules.owner.")
-        assert len(result["masked"]) == 5 and bool(result["aligned"]) == (repo == "owner/xlm_align")
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results.keys() == commits.keys()
+    for repo, result in results.items():
+        assert commits[repo] == hub.head(repo)
+        assert result["module"].startswith("transformers_modules.owner.")
+        assert commits[repo] in result["module"]
+        assert result["same"]
+        assert len(result["masked"]) == 5
+        assert bool(result["aligned"]) == (repo == "owner/xlm_align")

@@ -25,23 +25,36 @@ REFUSED = [  # of the folders that the test makes
 ]
 
 
-@pytest.mark.parametrize(("command", "named"), REFUSED)
-def test_commands_of_hub_cards_refuse(command, named, made_up_run, hub, monkeypatch, capsys):
-    folder, (file,) = made_up_run("veco", "classification")
-    monkeypatch.chdir(folder.parent)
-    monkeypatch.setattr(folder_check, "_load", lambda folder: [])
+@pytest.fixture
+def folders(made_up_run, monkeypatch):
+    """The working directory, with the folders and results that REFUSED names."""
+    model, [results] = made_up_run("veco", "classification")
+    root = model.parent
+    monkeypatch.chdir(root)
     for name in ("edited", "named", "pickled"):
-        shutil.copytree(folder, name)
-    (folder.parent / "pickled" / "model.safetensors").rename("pickled/pytorch_model.bin")
-    (folder.parent / "edited" / "README.md").write_text("Mine.\n")
-    (folder.parent / "edited" / "modules.json").write_text("[]")
-    write_card("named", repo="owner/model", license="mit")
-    (folder.parent / "few.json").write_text('{"format": 3, "protocol": {}}')
-    other = json.loads(file.read_text()) | {"model": {"folder": "model", "fingerprint": "sha256:of another one"}}
-    (folder.parent / "other.json").write_text(json.dumps(other))
-    before = {path: path.is_file() and path.read_bytes() for path in folder.parent.rglob("*")}
+        shutil.copytree(model, root / name)
+    (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
+    (root / "edited" / "README.md").write_text("Mine.\n")
+    (root / "edited" / "modules.json").write_text("[]")
+    write_card(root / "named", repo="owner/model", license="mit")
+    (root / "few.json").write_text('{"format": 3, "protocol": {}}')
+    of_another_model = {"model": {"folder": "model", "fingerprint": "sha256:of another one"}}
+    (root / "other.json").write_text(json.dumps(json.loads(results.read_text()) | of_another_model))
+    return root
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("command", "named"), REFUSED)
+def test_commands_of_hub_cards_refuse(command, named, folders, hub, monkeypatch, capsys):
+    monkeypatch.setattr(folder_check, "_load", lambda folder: [])
+    before = contents(folders)
     module, *arguments = shlex.split(command)
     with pytest.raises(SystemExit) as stop:
         importlib.import_module(f"crosslingual_zoo.hub_cards.{module}").main(arguments)
-    assert stop.value.code == 2 and named in capsys.readouterr().err
-    assert hub.requests == [] and before == {path: path.is_file() and path.read_bytes() for path in before}
+    assert stop.value.code == 2
+    assert named in capsys.readouterr().err
+    assert hub.requests == []
+    assert contents(folders) == before

@@ -10,8 +10,9 @@ from crosslingual_zoo.zoo_core.provenance import folder_fingerprint
 
 library = pytest.importorskip("sentence_transformers", minversion="6.0", reason="pip install -e '.[dev]' has it")
 
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm", "metaxlm on modernbert", "ernie_m on eurobert")
-SHORT = dict(max_position_embeddings=34)  # 32 positions
+ZOO = ("veco", "ernie_m", "xlm_align", "metaxlm")
+LENGTHS = dict.fromkeys(ZOO, 32)  # of the longest text
+LENGTHS |= {"metaxlm on modernbert": 8192, "ernie_m on eurobert": 8192, "xlm_align on deberta-v2": 512}
 TEXTS = [
     "The house is small, and the garden is large.",
     "Das Haus",
@@ -34,36 +35,60 @@ def load(folder):
     return library.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
 
-@pytest.mark.parametrize("name", [*MODELS, "xlm_align on deberta-v2"])
-def test_sentence_transformer_gives_the_vectors_of_the_retrieval_task(zoo_model_dir, tmp_path, name):
-    # two layers, and a layer that a config cut to one would not have
+@pytest.fixture
+def folder(zoo_model_dir, name):
+    """Of a model of two layers and 32 positions."""
+    # a layer that a configuration cut to one would not have
     config = {"alignment_layer": 2} if name.startswith("xlm_align") else {}
-    folder = zoo_model_dir(name, copy=True, **SHORT, **config)
-    before, expected = folder_fingerprint(folder), our_vectors(folder, layer=1)
+    return zoo_model_dir(name, copy=True, max_position_embeddings=34, **config)
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_sentence_transformer_gives_the_vectors_of_the_retrieval_task(folder, tmp_path, name):
+    fingerprint = folder_fingerprint(folder)
+    expected = our_vectors(folder, layer=1)
     assert expected[3].eq(0).all()  # a text without tokens
     assert write_modules(folder) == (1, "mean")
+    assert folder_fingerprint(folder) == fingerprint
     model = load(folder)
-    found = {"batches": model.encode(TEXTS, batch_size=2, convert_to_tensor=True)}
+    assert model.max_seq_length == LENGTHS[name]
+    assert model.get_embedding_dimension() == 32
+    vectors = model.encode(TEXTS, batch_size=2, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
     model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-    found["saved"] = load(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True)
-    length = {"deberta-v2": 512}.get(name.split(" on ")[1], 8192) if " on " in name else 32
-    assert (model.max_seq_length, model.get_embedding_dimension()) == (length, 32)
+    vectors = load(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_sentence_transformer_of_texts_that_are_padded_left(folder, name):
+    expected = our_vectors(folder, layer=1)
+    write_modules(folder)
+    model = load(folder)
     model.tokenizer.padding_side = "left"
-    if " on " not in name:  # nothing above the layer is read
-        model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:1]
-    found["padded left"] = model.encode(TEXTS, convert_to_tensor=True)
-    for kind, vectors in found.items():
-        is_rotated = name == "ernie_m on eurobert" and kind == "padded left"  # by positions after padding
-        torch.testing.assert_close(vectors, expected, atol=1e-4 if is_rotated else 1e-5, rtol=0, msg=kind)
-    assert folder_fingerprint(folder) == before
+    vectors = model.encode(TEXTS, convert_to_tensor=True)
+    is_rotated = name == "ernie_m on eurobert"  # by positions after padding
+    torch.testing.assert_close(vectors, expected, atol=1e-4 if is_rotated else 1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_sentence_transformer_reads_nothing_above_its_layer(folder, name):
+    write_modules(folder)
+    model = load(folder)
+    expected = model.encode(TEXTS, convert_to_tensor=True)
+    encoder = model[0].auto_model.encoder
+    encoder.layer = encoder.layer[:1]
+    torch.testing.assert_close(model.encode(TEXTS, convert_to_tensor=True), expected, atol=0, rtol=0)
 
 
 ALL = "mean_with_special_tokens"
 
 
-@pytest.mark.parametrize("given, used", [((0, None), (0, "mean")), ((2, "cls"), (2, "cls")), ((None, ALL), (1, ALL))])
-def test_sentence_transformer_layer_and_pooling(zoo_model_dir, given, used):
+@pytest.mark.parametrize(
+    ("arguments", "used"), [((0, None), (0, "mean")), ((2, "cls"), (2, "cls")), ((None, ALL), (1, ALL))]
+)
+def test_sentence_transformer_layer_and_pooling(zoo_model_dir, arguments, used):
     folder = zoo_model_dir("metaxlm", copy=True)
-    assert write_modules(folder, *given) == used
-    found = load(folder).encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(found, our_vectors(folder, *used), atol=1e-5, rtol=0)
+    assert write_modules(folder, *arguments) == used
+    vectors = load(folder).encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, our_vectors(folder, *used), atol=1e-5, rtol=0)
