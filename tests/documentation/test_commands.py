@@ -81,7 +81,7 @@ def test_pages_each_command_parses(command, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stops(argparse.ArgumentParser.parse_args))
     monkeypatch.setattr(command_line, "load_recipe", stops(command_line.load_recipe))
     monkeypatch.setattr(suite, "read_recipes", stops(suite.read_recipes))
-    monkeypatch.setattr(runs, "recipes_of", stops(runs.recipes_of))
+    monkeypatch.setattr(runs, "points_of", stops(runs.points_of))
     with pytest.raises(Parsed):
         main(arguments)
 
