@@ -5,7 +5,7 @@ import contextlib
 import math
 import re
 from collections.abc import Generator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import torch
@@ -105,9 +105,15 @@ def spell_with_spaces(words: list[str], offsets: Offsets | None) -> list[str]:
 
 
 def cut_into_tokens(
-    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None] | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    offsets: list[Offsets | None] | None = None,
+    ids_by_word: dict[str, list[int]] | None = None,
 ) -> Tokens:
     """The tokens of sentences given as words, without special tokens; `offsets`: of each, where its text is known.
+
+    `ids_by_word`: the tokens of each word of earlier calls with the same tokenizer, to which those of new ones are
+    added. Most words of a text have occurred before, and cutting is most of what an aligner does outside of its model.
 
     Words are cut one by one, as every tokenizer does that is given words. Tokenizers whose tokens hold the space before
     a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the word. A word may have no
@@ -115,10 +121,17 @@ def cut_into_tokens(
     and becomes the unknown token where the vocabulary has no other way to write it.
     """
     with reading_text(tokenizer.backend_tokenizer):
-        return _cut(tokenizer, sentences, offsets or [None] * len(sentences))
+        return _cut(
+            tokenizer, sentences, offsets or [None] * len(sentences), {} if ids_by_word is None else ids_by_word
+        )
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None]) -> Tokens:
+def _cut(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    offsets: list[Offsets | None],
+    ids_by_word: dict[str, list[int]],
+) -> Tokens:
     backend = tokenizer.backend_tokenizer
 
     def ids_of(word: str) -> list[int]:
@@ -129,16 +142,22 @@ def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets
     if text == with_space != ids_of("a") + ids_of("b"):
         sentences = [spell_with_spaces(words, spans) for words, spans in zip(sentences, offsets, strict=True)]
     special = set(tokenizer.all_special_ids)
+    new_words = [word for word in dict.fromkeys(chain.from_iterable(sentences)) if word not in ids_by_word]
+    ids_by_word |= {word: [] for word in new_words}
+    encoded = backend.encode(new_words, is_pretokenized=True, add_special_tokens=False)
+    for token, number in zip(encoded.ids, encoded.word_ids, strict=True):
+        # a unigram model's vocabulary contains the special tokens, too
+        text_token = tokenizer.unk_token_id if token in special else token
+        if text_token is not None:
+            ids_by_word[new_words[number]].append(text_token)
     ids: list[int] = []
     words: list[int] = []
     bounds = [0]
-    for encoded in backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False):
-        for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
-            # a unigram model's vocabulary contains the special tokens, too
-            text_token = tokenizer.unk_token_id if token in special else token
-            if text_token is not None:
-                ids.append(text_token)
-                words.append(word)
+    for sentence in sentences:
+        for number, word in enumerate(sentence):
+            ids_of_word = ids_by_word[word]
+            ids += ids_of_word
+            words += [number] * len(ids_of_word)
         bounds.append(len(ids))
     return Tokens(torch.tensor(ids, dtype=torch.long), torch.tensor(words, dtype=torch.long), torch.tensor(bounds))
 
