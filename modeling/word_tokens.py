@@ -13,7 +13,6 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 Words = str | list[str] | tuple[str, ...]
@@ -120,10 +119,12 @@ def cut_into_tokens(
     token (a control character): it is left out, and the others keep their numbers. The name of a special token is text,
     and becomes the unknown token where the vocabulary has no other way to write it.
     """
+    if offsets is None:
+        offsets = [None] * len(sentences)
+    if ids_by_word is None:
+        ids_by_word = {}
     with reading_text(tokenizer.backend_tokenizer):
-        return _cut(
-            tokenizer, sentences, offsets or [None] * len(sentences), {} if ids_by_word is None else ids_by_word
-        )
+        return _cut(tokenizer, sentences, offsets, ids_by_word)
 
 
 def _cut(
@@ -185,11 +186,14 @@ class InputFormat(NamedTuple):
 
     def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, Tensor]:
         """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
-        ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long, device="cpu") for text in texts]
-        masks = [torch.ones_like(ids_T) for ids_T in ids]
+        rows = [self.before + text + self.behind for text in texts]
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
+        padded_rows = [row + [padding_id] * (longest - len(row)) for row in rows]
+        is_real_BT = torch.arange(longest) < torch.tensor(lengths)[:, None]
         return {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id).to(device),
-            "attention_mask": pad_sequence(masks, batch_first=True).to(device),
+            "input_ids": torch.tensor(padded_rows, device=device),
+            "attention_mask": is_real_BT.long().to(device),
         }
 
 
