@@ -97,14 +97,13 @@ class EncodedSide(NamedTuple):
     states: dict[int, dict[int, Tensor]]
     words: list[Tensor]
 
-    def batch(self, span: slice) -> SideOfBatch:
+    def batch(self, span: slice, device: torch.device) -> SideOfBatch:
         """Those of a batch, padded."""
         numbers = range(len(self.words))[span]
         words_BN = pad_sequence(self.words[span], batch_first=True, padding_value=-1)
         states = {}
         for layer, by_number in self.states.items():
             states[layer] = pad_sequence([by_number[number] for number in numbers], batch_first=True)
-            device = states[layer].device
         return SideOfBatch(states, words_BN.to(device))
 
 
@@ -259,8 +258,8 @@ class PairAligner:
             targets = self._encode(tokens, windows.starts_R2[window_G, 1], windows.ends_R2[window_G, 1], layers)
             for start in range(0, len(window_G), self.batch_size):
                 batch = slice(start, start + self.batch_size)
-                source = sources.batch(batch)
-                target = targets.batch(batch)
+                source = sources.batch(batch, self.states.device)
+                target = targets.batch(batch, self.states.device)
                 source_mask_BS = source.words_BN >= 0
                 target_mask_BN = target.words_BN >= 0
                 words = (source.words_BN, target.words_BN)

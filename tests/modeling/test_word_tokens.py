@@ -151,3 +151,15 @@ def test_word_aligner_of_bert_has_its_own_format(tmp_path):
         WordAligner(model, BertTokenizerLegacy(path))
     links = [found.links for found in WordAligner(model, tokenizer).align(pairs)]
     assert links[1] and {source for source, _ in links[1]} <= {0, 2, 3}
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace first"])
+def test_cut_into_tokens_remembers_words_of_earlier_calls(kind):
+    tokenizer = with_spaces_in_tokens(kind)
+    words = [text.split() for text in TEXTS]
+    ids_by_word: dict[str, list[int]] = {}
+    for _ in range(2):
+        for sentences in (words[::2], words, []):
+            plain = cut_into_tokens(tokenizer, sentences)
+            remembered = cut_into_tokens(tokenizer, sentences, None, ids_by_word)
+            assert all(map(torch.equal, plain, remembered))
