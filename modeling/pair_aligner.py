@@ -254,8 +254,10 @@ class PairAligner:
         order_R = sizes_R.argsort(descending=True, stable=True)
         held = max(1, BATCHES_HELD // len(layers)) * self.batch_size
         for window_G in order_R.split(held):
-            sources = self._encode(tokens, windows.starts_R2[window_G, 0], windows.ends_R2[window_G, 0], layers)
-            targets = self._encode(tokens, windows.starts_R2[window_G, 1], windows.ends_R2[window_G, 1], layers)
+            starts_G2 = windows.starts_R2[window_G]
+            ends_G2 = windows.ends_R2[window_G]
+            sources = self._encode(tokens, starts_G2[:, 0], ends_G2[:, 0], layers)
+            targets = self._encode(tokens, starts_G2[:, 1], ends_G2[:, 1], layers, after_batch)
             for start in range(0, len(window_G), self.batch_size):
                 batch = slice(start, start + self.batch_size)
                 source = sources.batch(batch, self.states.device)
@@ -276,10 +278,16 @@ class PairAligner:
                     for method, options in methods.items():
                         links = align(x_BSH, y_BNH, source_mask_BS, target_mask_BN, method, words, cells_BSN, **options)
                         token_links[layer, method].append(linked_tokens(links, window_B))
-                after_batch()
         return token_links
 
-    def _encode(self, tokens: Tokens, starts_G: Tensor, ends_G: Tensor, layers: list[int]) -> EncodedSide:
+    def _encode(
+        self,
+        tokens: Tokens,
+        starts_G: Tensor,
+        ends_G: Tensor,
+        layers: list[int],
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> EncodedSide:
         """One side of several batches, in the model's inputs; texts of similar length are encoded together."""
         spans = [slice(start, end) for start, end in zip(starts_G.tolist(), ends_G.tolist(), strict=True)]
         texts = [tokens.ids_F[span].tolist() for span in spans]
@@ -293,6 +301,7 @@ class PairAligner:
             for layer, states_BTH in self.states(inputs, layers).items():
                 for number, states_TH in zip(numbers, states_BTH, strict=True):
                     states[layer][number] = states_TH[begin : begin + len(texts[number])]
+            after_batch()
         return EncodedSide(states, [tokens.words_F[span] for span in spans])
 
     def _windows(self, tokens: Tokens) -> Windows:

@@ -132,8 +132,6 @@ def run(options: AlignerOptions, texts: InputOptions, training: TrainingOptions)
     work = Path(f"{output}.training")  # next to it, also if the name ends in a slash
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
-    if training.resume and not work.exists():
-        raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
     if work.exists() and not training.resume:
         raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
     say_loading(options.model)

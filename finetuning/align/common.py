@@ -192,7 +192,7 @@ def _add_model(parser: CommandParser) -> None:
         "link in 200 then depends on the other pairs of the batch",
     )
     group.add_argument(
-        "--batch-size", type=_positive, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
+        "--batch-size", type=int, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
     )
 
 
@@ -222,12 +222,6 @@ def _add_rule(parser: CommandParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
 def load_aligner(options: AlignerOptions, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
@@ -249,7 +243,9 @@ def load_aligner(options: AlignerOptions, all_layers: bool = False, **rule: Any)
     if not options.quiet:
         enable_progress_bars()
     device = _device(options.device)
-    default_batch_size = 256 if device.type == "cuda" else 16
+    batch_size = options.batch_size
+    if batch_size is None:
+        batch_size = 256 if device.type == "cuda" else 16
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
         adapter = find_adapter(options.adapter, options.model)
@@ -262,7 +258,7 @@ def load_aligner(options: AlignerOptions, all_layers: bool = False, **rule: Any)
             dtype=torch.bfloat16 if is_bf16 else torch.float32,
             trust_remote_code=options.trust_remote_code,
             adapter=str(adapter) if adapter else None,
-            batch_size=options.batch_size or default_batch_size,
+            batch_size=batch_size,
             **rule,
         )
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from crosslingual_zoo.finetuning.align.common import (
     AlignerOptions,
@@ -113,20 +113,7 @@ class OutputOptions:
     html: str | None
 
 
-class Options(NamedTuple):
-    """The command line of `word-align`."""
-
-    aligner: AlignerOptions
-    texts: InputOptions
-    written: OutputOptions
-
-    def of_links(self) -> dict[str, Any]:
-        """Returns the options that may change the links or how they are written."""
-        values = asdict(self.aligner) | asdict(self.texts) | asdict(self.written)
-        return {name: value for name, value in values.items() if name not in NOT_OF_LINKS}
-
-
-def read_options(arguments: list[str]) -> Options:
+def read_options(arguments: list[str]) -> tuple[AlignerOptions, InputOptions, OutputOptions]:
     """Returns the parsed command line."""
     parser = make_parser("word-align", DESCRIPTION, USAGE)
     group = parser.add_argument_group("output")
@@ -142,7 +129,11 @@ def read_options(arguments: list[str]) -> Options:
         "--html", metavar="PAGE", help=f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
     )
     parsed = parser.parse_args(arguments)
-    return Options(pick(AlignerOptions, parsed), pick(InputOptions, parsed), pick(OutputOptions, parsed))
+    if parsed.resume and not parsed.output:
+        parser.error("--resume needs the file to resume: add --output, or leave out --resume")
+    if parsed.output and parsed.html and Path(parsed.output).resolve() == Path(parsed.html).resolve():
+        parser.error(f"{parsed.html} is given for --output and --html")
+    return pick(AlignerOptions, parsed), pick(InputOptions, parsed), pick(OutputOptions, parsed)
 
 
 def run(options: AlignerOptions, texts: InputOptions, written: OutputOptions) -> None:
@@ -165,7 +156,9 @@ def run(options: AlignerOptions, texts: InputOptions, written: OutputOptions) ->
     with stop_signals("a run with --output can be resumed by the same command and --resume"):
         is_main_process = start_processes().is_main_process
         total = check_input(reader)
-        run_options = Options(options, texts, written).of_links()
+        run_options = asdict(options) | asdict(texts) | asdict(written)
+        for name in NOT_OF_LINKS:
+            del run_options[name]
         if written.resume and not written.html:
             finished = from_all(
                 lambda: is_main_process and is_finished(written.output, options.model, run_options, total)
@@ -279,18 +272,11 @@ def look_like_two_files(source: str, target: str) -> bool:
 
 
 def check_files(output: str | None, page: str | None, is_resumed: bool) -> None:
-    """Raises ValueError for files that would be replaced, and for a run that cannot be resumed."""
+    """Raises ValueError for files that would be replaced."""
     if page:
         check_page(page)
-        if output and Path(page).resolve() == Path(output).resolve():
-            raise ValueError(f"{page} is given for --output and --html. Name another file for one of them.")
-    if is_resumed and not output:
-        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
-    if output and Path(output).exists() and Path(output).stat().st_size > 0:
-        if not is_resumed:
-            raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
-        if not Path(f"{output}{STATE_ENDING}").is_file():
-            raise ValueError(f"{output} cannot be resumed: {output}{STATE_ENDING} is missing.")
+    if output and not is_resumed and Path(output).exists() and Path(output).stat().st_size > 0:
+        raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
 
 
 def write_blocks(

@@ -77,12 +77,15 @@ def read_options(arguments: list[str]) -> tuple[AlignerOptions, ProjectionOption
     options = parser.parse_args(arguments)
     if not options.translations:
         refuse(parser, options, "split", "without TRANSLATIONS")
+        if not options.labels.removesuffix(".gz").endswith((".jsonl", ".json")):
+            parser.error(f"{options.labels} needs TRANSLATIONS; only JSON lines (.jsonl) have them in themselves")
     return pick(AlignerOptions, options), pick(ProjectionOptions, options)
 
 
 def run(options: AlignerOptions, files: ProjectionOptions) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
-    check_files(files.labels, files.translations, files.output)
+    if files.output and Path(files.output).exists() and Path(files.output).stat().st_size:
+        raise ValueError(f"{files.output} exists and is not empty. Name another --output.")
     say_loading(options.model)
     labeled: LabeledWords | TextsWithSpans
     if files.translations:
@@ -105,20 +108,6 @@ def run(options: AlignerOptions, files: ProjectionOptions) -> None:
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
     print_counts(len(labeled.pairs), counts, lost_counts, labeled.changes())
-
-
-def check_files(labels: str, translations: str | None, output: str | None) -> None:
-    """Raises ValueError for a file that does not exist, would be replaced, or has no translations."""
-    if output and Path(output).exists() and Path(output).stat().st_size:
-        raise ValueError(f"{output} exists and is not empty. Name another --output.")
-    for path in filter(None, (labels, translations)):
-        if not Path(path).is_file():
-            raise ValueError(f"Input file not found: {path}.")
-    if not translations and not labels.removesuffix(".gz").endswith((".jsonl", ".json")):
-        raise ValueError(
-            f"{labels} has no translations. Give a file with one translation a line after it, or JSON lines (.jsonl) "
-            "with source, target and spans."
-        )
 
 
 def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], changes: str) -> None:

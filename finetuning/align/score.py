@@ -178,8 +178,6 @@ def sweep(
 
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
     """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
-    if links.keys() != gold.keys():
-        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
     predictions = [links[sentence] for sentence in gold]
     references = [{"sure": sorted(item.sure), "possible": sorted(item.possible)} for item in gold.values()]
     return load_metric("aer").compute(predictions=predictions, references=references)
