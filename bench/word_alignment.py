@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -42,7 +41,11 @@ PROGRAM = "import sys; from bench.word_alignment import run_{}; run_{}(*sys.argv
 
 def read_words(*files: str) -> list[list[list[str]]]:
     """The words of each line of each file."""
-    return [[line.split() for line in Path(file).read_text(encoding="utf-8").splitlines()] for file in files]
+    sides = []
+    for file in files:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        sides.append([line.split() for line in lines])
+    return sides
 
 
 def run_simalign(rule: str, model: str, output: str, *files: str) -> None:
@@ -58,12 +61,14 @@ def run_simalign(rule: str, model: str, output: str, *files: str) -> None:
 
 def run_plain(model: str, output: str, *files: str) -> None:
     """Writes the links of a plain batch aligner, for encoders whose layers are `encoder.layer` (BERT, XLM-R)."""
-    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    encoder = AutoModel.from_pretrained(model).eval()
     encoder.encoder.layer = encoder.encoder.layer[: default_layer(encoder.config.num_hidden_layers)]
 
     def encode(sentences: list[list[str]]) -> list[tuple[torch.Tensor, list[int]]]:
         encoded = tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=512)
-        inputs, found = encoded["input_ids"], {}
+        inputs = encoded["input_ids"]
+        encoded_sentences = {}
         order = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
         for begin in range(0, len(order), PLAIN_BATCH):
             batch = order[begin : begin + PLAIN_BATCH]
@@ -71,16 +76,17 @@ def run_plain(model: str, output: str, *files: str) -> None:
             states_BTH = torch.nn.functional.normalize(encoder(**padded).last_hidden_state, dim=-1)
             for number, states_TH in zip(batch, states_BTH, strict=True):
                 words = encoded.word_ids(number)
-                kept = [place for place, word in enumerate(words) if word is not None]
-                found[number] = states_TH[kept], [words[place] for place in kept]
-        return [found[number] for number in range(len(inputs))]
+                positions = [position for position, word in enumerate(words) if word is not None]
+                encoded_sentences[number] = states_TH[positions], [words[position] for position in positions]
+        return [encoded_sentences[number] for number in range(len(inputs))]
 
     with torch.inference_mode(), open(output, "w", encoding="utf-8") as stream:
         for (x_SH, sources), (y_TH, targets) in zip(*map(encode, read_words(*files)), strict=True):
             links: set[tuple[int, int]] = set()
             if sources and targets:
                 similarity_ST = x_SH @ y_TH.T
-                forward, backward = similarity_ST.argmax(1).tolist(), similarity_ST.argmax(0).tolist()
+                forward = similarity_ST.argmax(1).tolist()
+                backward = similarity_ST.argmax(0).tolist()
                 links = {(sources[i], targets[j]) for i, j in enumerate(forward) if backward[j] == i}
             print(*(f"{i}-{j}" for i, j in sorted(links)), file=stream)
 
@@ -108,20 +114,25 @@ def command_of(model: str, files: list[str], way: str, _: int) -> list[str]:
 def sentences_of(text: list[str] | None, count: int) -> list[list[str]]:
     """Both sides of the first pairs: of the files of --text, or of the sample corpus."""
     if text:
-        return [[" ".join(line) for line in side[:count]] for side in read_words(*text)]
+        sides = read_words(*text)
+        return [list(map(" ".join, side[:count])) for side in sides]
+    import datasets  # here: the plain aligner, a process of this module, does not wait for it
+
     corpus = str(Path(__file__).parents[1] / "sample_corpus")
     return [datasets.load_dataset(corpus, name, split="train")[:count]["text"] for name in ("de", "en")]
 
 
 def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rows of every number of pairs; with gold links, of all pairs, and what `word-align score` says of them."""
-    rows, files = [], [str(folder / side) for side in ("source", "target")]
+    rows = []
+    files = [str(folder / side) for side in ("source", "target")]
     for count in [sys.maxsize] if flags.gold else flags.pairs:
         sides = sentences_of(flags.text, count)
         for file, lines in zip(files, sides, strict=True):
             Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        found = compare_commands(flags.ways, partial(command_of, flags.model, files), flags.rounds, PLAIN)
-        rows += [{"pairs": len(sides[0]), **row} for row in found]
+        commands = partial(command_of, flags.model, files)
+        for row in compare_commands(flags.ways, commands, flags.rounds, PLAIN):
+            rows.append({"pairs": len(sides[0]), **row})
     show("Whole commands, one thread", rows)
     if not flags.gold:
         return {"rows": rows}
@@ -134,11 +145,11 @@ def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "--gold",
         str(Path(flags.gold).resolve()),
     ]
-    said = subprocess.run([*score, "--links", *flags.ways], cwd=folder, stdout=subprocess.PIPE, text=True)
-    if said.returncode:
+    process = subprocess.run([*score, "--links", *flags.ways], cwd=folder, stdout=subprocess.PIPE, text=True)
+    if process.returncode:
         raise ValueError("word-align score failed.")
-    print(said.stdout, end="")
-    return {"rows": rows, "scores": said.stdout.splitlines()}
+    print(process.stdout, end="")
+    return {"rows": rows, "scores": process.stdout.splitlines()}
 
 
 def main(argv: list[str] | None = None) -> None:

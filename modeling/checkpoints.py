@@ -269,18 +269,26 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
         transformers_logging.set_verbosity(verbosity)
 
 
-def load_whole(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
+def load_whole(
+    auto_class: Any,
+    path: str,
+    name: str,
+    trust_remote_code: bool = False,
+    reads_vocabulary: bool = True,
+    **options: Any,
+) -> Any:
     """Loads a model to use as it is, in evaluation mode; the checkpoint must have every weight except a pooler's.
 
     It computes nothing at padding where it can. `name` is what the user calls the checkpoint; `num_hidden_layers` reads
-    the lower layers of a model alone. Raises ValueError as `load_auto_model`, `fresh_weights` and `check_finite`.
+    the lower layers of a model alone; `reads_vocabulary` is that of `check_finite`. Raises ValueError as
+    `load_auto_model`, `fresh_weights` and `check_finite`.
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     model, info = load_auto_model(auto_class, path, trust_remote_code, **options)
     if "num_hidden_layers" in options:
         info["unexpected_keys"] = {key for key in info["unexpected_keys"] if not LAYER.search(key)}
     fresh_weights(model, info, name, is_whole=True)
-    check_finite(model, name)
+    check_finite(model, name, reads_vocabulary)
     return without_padding(model).eval()
 
 

@@ -30,12 +30,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .encoder import without_dropout
-from .layer_states import LayerStates, default_layer
+from .layer_states import LayerStates, default_layer, is_finite
 from .optimal_transport import METHOD_OPTIONS, Links, align
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 DEFAULT_METHOD = "ot_words"
 BATCHES_PER_CHUNK = 32  # pairs are sorted by length within a chunk: little padding
+BATCHES_HELD = 8  # each side of so many batches is sorted by its own length; the states of all are in memory
+MOST_WORDS = 200_000  # whose tokens are remembered: about 40 MB
 NO_LIMIT = 2**31
 
 Pair = tuple[Words, Words]
@@ -82,11 +84,27 @@ class Windows(NamedTuple):
     ends_R2: Tensor
 
 
-class EncodedSide(NamedTuple):
+class SideOfBatch(NamedTuple):
     """One side of a batch: the states (B, N, H) of its tokens by layer, and their words, -1 for padding."""
 
     states: dict[int, Tensor]
     words_BN: Tensor
+
+
+class EncodedSide(NamedTuple):
+    """One side of several batches: the states (N, H) of its tokens by layer and number, and their words."""
+
+    states: dict[int, dict[int, Tensor]]
+    words: list[Tensor]
+
+    def batch(self, span: slice, device: torch.device) -> SideOfBatch:
+        """Those of a batch, padded."""
+        numbers = range(len(self.words))[span]
+        words_BN = pad_sequence(self.words[span], batch_first=True, padding_value=-1)
+        states = {}
+        for layer, by_number in self.states.items():
+            states[layer] = pad_sequence([by_number[number] for number in numbers], batch_first=True)
+        return SideOfBatch(states, words_BN.to(device))
 
 
 class TokenLinks(NamedTuple):
@@ -135,6 +153,7 @@ class PairAligner:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: give 1 or more.")
         self.format = InputFormat.of(tokenizer)
+        self.ids_by_word: dict[str, list[int]] = {}  # see `cut_into_tokens`
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
         self.window = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
 
@@ -189,7 +208,9 @@ class PairAligner:
     ) -> list[dict[int, dict[str, WordAlignment]]]:
         """What `chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
-        tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
+        if len(self.ids_by_word) > MOST_WORDS:
+            self.ids_by_word.clear()
+        tokens = cut_into_tokens(self.tokenizer, sentences, offsets, self.ids_by_word)
         windows = self._windows(tokens)
         windows_P = windows.pair_R.bincount(minlength=len(pairs)).tolist()
         is_cut = max(windows_P) > 1
@@ -231,40 +252,57 @@ class PairAligner:
         # the longest first: what does not fit into memory fails at once
         sizes_R = (windows.ends_R2 - windows.starts_R2).sum(1)
         order_R = sizes_R.argsort(descending=True, stable=True)
-        for window_B in order_R.split(self.batch_size):
-            starts_B2 = windows.starts_R2[window_B]
-            ends_B2 = windows.ends_R2[window_B]
-            source = self._encode(tokens, starts_B2[:, 0], ends_B2[:, 0], layers)
-            target = self._encode(tokens, starts_B2[:, 1], ends_B2[:, 1], layers)
-            source_mask_BS = source.words_BN >= 0
-            target_mask_BN = target.words_BN >= 0
-            words = (source.words_BN, target.words_BN)
-            cells_BSN = decided_cells(window_B, source_mask_BS, target_mask_BN, windows) if is_cut else None
-            for layer in layers:
-                x_BSH = source.states[layer]
-                y_BNH = target.states[layer]
-                if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
-                    raise ValueError(
-                        f"The states of layer {layer} are not finite: weights of the model are damaged, or too large "
-                        "for its precision."
-                    )
-                for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, source_mask_BS, target_mask_BN, method, words, cells_BSN, **options)
-                    token_links[layer, method].append(linked_tokens(links, window_B))
-            after_batch()
+        held = max(1, BATCHES_HELD // len(layers)) * self.batch_size
+        for window_G in order_R.split(held):
+            starts_G2 = windows.starts_R2[window_G]
+            ends_G2 = windows.ends_R2[window_G]
+            sources = self._encode(tokens, starts_G2[:, 0], ends_G2[:, 0], layers)
+            targets = self._encode(tokens, starts_G2[:, 1], ends_G2[:, 1], layers, after_batch)
+            for start in range(0, len(window_G), self.batch_size):
+                batch = slice(start, start + self.batch_size)
+                source = sources.batch(batch, self.states.device)
+                target = targets.batch(batch, self.states.device)
+                source_mask_BS = source.words_BN >= 0
+                target_mask_BN = target.words_BN >= 0
+                words = (source.words_BN, target.words_BN)
+                window_B = window_G[batch]
+                cells_BSN = decided_cells(window_B, source_mask_BS, target_mask_BN, windows) if is_cut else None
+                for layer in layers:
+                    x_BSH = source.states[layer]
+                    y_BNH = target.states[layer]
+                    if not (is_finite(x_BSH) and is_finite(y_BNH)):
+                        raise ValueError(
+                            f"The states of layer {layer} are not finite: weights of the model are damaged, or too "
+                            "large for its precision."
+                        )
+                    for method, options in methods.items():
+                        links = align(x_BSH, y_BNH, source_mask_BS, target_mask_BN, method, words, cells_BSN, **options)
+                        token_links[layer, method].append(linked_tokens(links, window_B))
         return token_links
 
-    def _encode(self, tokens: Tokens, starts_B: Tensor, ends_B: Tensor, layers: list[int]) -> EncodedSide:
-        """One side of a batch, in the model's inputs; the states are those of its tokens alone."""
-        spans = [slice(start, end) for start, end in zip(starts_B.tolist(), ends_B.tolist(), strict=True)]
+    def _encode(
+        self,
+        tokens: Tokens,
+        starts_G: Tensor,
+        ends_G: Tensor,
+        layers: list[int],
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> EncodedSide:
+        """One side of several batches, in the model's inputs; texts of similar length are encoded together."""
+        spans = [slice(start, end) for start, end in zip(starts_G.tolist(), ends_G.tolist(), strict=True)]
         texts = [tokens.ids_F[span].tolist() for span in spans]
-        inputs = self.format.inputs(texts, self.tokenizer.pad_token_id or 0, self.states.device)
-        words = [tokens.words_F[span] for span in spans]
-        words_BN = pad_sequence(words, batch_first=True, padding_value=-1).to(self.states.device)
+        states: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
         begin = len(self.format.before)
-        end = begin + words_BN.shape[1]
-        states = {layer: states_BTH[:, begin:end] for layer, states_BTH in self.states(inputs, layers).items()}
-        return EncodedSide(states, words_BN)
+        order_G = (ends_G - starts_G).argsort(descending=True, stable=True)
+        for number_B in order_G.split(self.batch_size):
+            numbers = number_B.tolist()
+            batch = [texts[number] for number in numbers]
+            inputs = self.format.inputs(batch, self.tokenizer.pad_token_id or 0, self.states.device)
+            for layer, states_BTH in self.states(inputs, layers).items():
+                for number, states_TH in zip(numbers, states_BTH, strict=True):
+                    states[layer][number] = states_TH[begin : begin + len(texts[number])]
+            after_batch()
+        return EncodedSide(states, [tokens.words_F[span] for span in spans])
 
     def _windows(self, tokens: Tokens) -> Windows:
         """The windows of all pairs with tokens on both sides."""

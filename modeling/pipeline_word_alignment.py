@@ -53,7 +53,7 @@ class WordAlignmentPipeline(Pipeline):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        check_finite(self.model, self.model.name_or_path or "the model")
+        check_finite(self.model, self.model.name_or_path or "the model", reads_vocabulary=False)
         self.aligner = self.make_aligner({})  # options are checked now, not at the first call
 
     def make_aligner(self, options: dict[str, Any]) -> PairAligner:

@@ -163,7 +163,7 @@ class WordAligner(PairAligner):
         lower = {}
         if can_be_short and not all_layers and type(layer) is int and layer in range(depth):
             lower = {"num_hidden_layers": max(layer, 1)}
-        encoder = load_whole(AutoModel, path, model, trust_remote_code, dtype=dtype, **lower)
+        encoder = load_whole(AutoModel, path, model, trust_remote_code, reads_vocabulary=False, dtype=dtype, **lower)
         if adapter_folder:
             encoder = merge_adapter(encoder, adapter_folder)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -142,13 +142,9 @@ def _highest_other(q_BST: Tensor, dim: int) -> Tensor:
     """The highest value of the others in each cell's row (dim 2) or column (dim 1), 0 where there are none."""
     if q_BST.shape[dim] < 2:
         return torch.zeros_like(q_BST)
-    values, numbers = q_BST.topk(2, dim)
-    first, second = values.split(1, dim)
-    number_N = torch.arange(q_BST.shape[dim], device=q_BST.device)
-    if dim == 1:
-        number_N = number_N[:, None]
-    is_first_BST = numbers.narrow(dim, 0, 1) == number_N
-    return torch.where(is_first_BST, second, first)
+    first, number = q_BST.max(dim, keepdim=True)
+    second, _ = q_BST.scatter(dim, number, -torch.inf).max(dim, keepdim=True)  # `topk` takes three times as long
+    return first.expand_as(q_BST).scatter(dim, number, second)
 
 
 def number_sides(

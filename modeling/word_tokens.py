@@ -5,7 +5,7 @@ import contextlib
 import math
 import re
 from collections.abc import Generator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,6 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 Words = str | list[str] | tuple[str, ...]
@@ -105,20 +104,35 @@ def spell_with_spaces(words: list[str], offsets: Offsets | None) -> list[str]:
 
 
 def cut_into_tokens(
-    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None] | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    offsets: list[Offsets | None] | None = None,
+    ids_by_word: dict[str, list[int]] | None = None,
 ) -> Tokens:
     """The tokens of sentences given as words, without special tokens; `offsets`: of each, where its text is known.
+
+    `ids_by_word`: the tokens of each word of earlier calls with the same tokenizer, to which those of new ones are
+    added. Most words of a text have occurred before, and cutting is most of what an aligner does outside of its model.
 
     Words are cut one by one, as every tokenizer does that is given words. Tokenizers whose tokens hold the space before
     a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the word. A word may have no
     token (a control character): it is left out, and the others keep their numbers. The name of a special token is text,
     and becomes the unknown token where the vocabulary has no other way to write it.
     """
+    if offsets is None:
+        offsets = [None] * len(sentences)
+    if ids_by_word is None:
+        ids_by_word = {}
     with reading_text(tokenizer.backend_tokenizer):
-        return _cut(tokenizer, sentences, offsets or [None] * len(sentences))
+        return _cut(tokenizer, sentences, offsets, ids_by_word)
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets: list[Offsets | None]) -> Tokens:
+def _cut(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    offsets: list[Offsets | None],
+    ids_by_word: dict[str, list[int]],
+) -> Tokens:
     backend = tokenizer.backend_tokenizer
 
     def ids_of(word: str) -> list[int]:
@@ -129,16 +143,22 @@ def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], offsets
     if text == with_space != ids_of("a") + ids_of("b"):
         sentences = [spell_with_spaces(words, spans) for words, spans in zip(sentences, offsets, strict=True)]
     special = set(tokenizer.all_special_ids)
+    new_words = [word for word in dict.fromkeys(chain.from_iterable(sentences)) if word not in ids_by_word]
+    ids_by_word |= {word: [] for word in new_words}
+    encoded = backend.encode(new_words, is_pretokenized=True, add_special_tokens=False)
+    for token, number in zip(encoded.ids, encoded.word_ids, strict=True):
+        # a unigram model's vocabulary contains the special tokens, too
+        text_token = tokenizer.unk_token_id if token in special else token
+        if text_token is not None:
+            ids_by_word[new_words[number]].append(text_token)
     ids: list[int] = []
     words: list[int] = []
     bounds = [0]
-    for encoded in backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False):
-        for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
-            # a unigram model's vocabulary contains the special tokens, too
-            text_token = tokenizer.unk_token_id if token in special else token
-            if text_token is not None:
-                ids.append(text_token)
-                words.append(word)
+    for sentence in sentences:
+        for number, word in enumerate(sentence):
+            ids_of_word = ids_by_word[word]
+            ids += ids_of_word
+            words += [number] * len(ids_of_word)
         bounds.append(len(ids))
     return Tokens(torch.tensor(ids, dtype=torch.long), torch.tensor(words, dtype=torch.long), torch.tensor(bounds))
 
@@ -166,11 +186,14 @@ class InputFormat(NamedTuple):
 
     def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, Tensor]:
         """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
-        ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long, device="cpu") for text in texts]
-        masks = [torch.ones_like(ids_T) for ids_T in ids]
+        rows = [self.before + text + self.behind for text in texts]
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
+        padded_rows = [row + [padding_id] * (longest - len(row)) for row in rows]
+        is_real_BT = torch.arange(longest) < torch.tensor(lengths)[:, None]
         return {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id).to(device),
-            "attention_mask": pad_sequence(masks, batch_first=True).to(device),
+            "input_ids": torch.tensor(padded_rows, device=device),
+            "attention_mask": is_real_BT.long().to(device),
         }
 
 

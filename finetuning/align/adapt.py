@@ -9,18 +9,19 @@ import json
 import os
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crosslingual_zoo.finetuning.align.common import (
+    AlignerOptions,
+    InputOptions,
     load_aligner,
     make_parser,
     make_progress,
-    read_pairs,
+    pick,
     refuse,
     report_running_text,
     with_likely_links,
@@ -82,7 +83,18 @@ class Data(NamedTuple):
     held_out_gold: GoldPairs | None
 
 
-def read_options(arguments: list[str]) -> Namespace:
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The folder to write, whether its run is resumed, tables of gold links, and how the model is trained and saved."""
+
+    output: str
+    resume: bool
+    gold: list[str]
+    save_adapter: bool
+    seed: int
+
+
+def read_options(arguments: list[str]) -> tuple[AlignerOptions, InputOptions, TrainingOptions]:
     """Returns the parsed command line."""
     parser = make_parser("word-align adapt", DESCRIPTION, USAGE, links_words=False)
     group = parser.add_argument_group("adaptation")
@@ -107,70 +119,65 @@ def read_options(arguments: list[str]) -> Namespace:
     options = parser.parse_args(arguments)
     if options.gold and not options.files:
         refuse(parser, options, "format columns languages split", "without a file of pairs")
-    return options
+    return pick(AlignerOptions, options), pick(InputOptions, options), pick(TrainingOptions, options)
 
 
-def run(options: Namespace) -> None:
+def run(options: AlignerOptions, texts: InputOptions, training: TrainingOptions) -> None:
     """Trains, evaluates and writes the folder.
 
     Raises ValueError for too few pairs, an encoder of another type, a folder that exists or that another command uses,
     and for errors of pre-training.
     """
-    output = Path(options.output)
+    output = Path(training.output)
     work = Path(f"{output}.training")  # next to it, also if the name ends in a slash
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
-    if options.resume and not work.exists():
-        raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
-    if work.exists() and not options.resume:
+    if work.exists() and not training.resume:
         raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
     say_loading(options.model)
     with run_lock(work):
-        adapt_in(work, output, options)
+        adapt_in(work, options, texts, training)
 
 
-def adapt_in(work: Path, output: Path, options: Namespace) -> None:
+def adapt_in(work: Path, options: AlignerOptions, texts: InputOptions, training: TrainingOptions) -> None:
     """As `run`, in a folder for what --resume needs."""
-    data = read_data(options)
+    data = read_data(texts, training.gold)
     longest = check_encoder(options.model, options.trust_remote_code)
     layer, before = scores_of(options, data)
     write_training_files(work, data)
     model = work / "run" / "model"
     if not model.exists():
-        train(options, work, layer, longest, data)
-    if options.save_adapter:
+        settings = training_settings(data, work, start_of(options, work), layer, longest)
+        settings |= {"seed": training.seed, "trust_remote_code": options.trust_remote_code}
+        train(work, settings, RECIPES[bool(data.gold_rows)], options.device)
+    if training.save_adapter:
         result = work / "adapter"
         write_adapter(options, model, layer, result)
-        adapted = changed(options, adapter=str(result))
+        adapted = replace(options, adapter=str(result))
         after = write_settings(adapted, result / ADAPTER_SETTINGS, layer, data)
-        write_facts(options, work, data, before, after)
+        write_facts(work, texts.files, training.gold, data, before, after)
     else:
         result = model
-        adapted = changed(options, model=str(model), adapter="none")
+        adapted = replace(options, model=str(model), adapter="none")
         after = write_settings(adapted, result / "config.json", layer, data)
-    result.rename(output)
+    result.rename(training.output)
     remove_own(work / "run" / "checkpoints", STEP)
     for name, score in before.items():
         print(f"{name}: {score:.3g} before, {after[name]:.3g} after")
-    kind = "adapter" if options.save_adapter else "model"
-    print(f"written: {output}, {kind} for layer {layer}")
+    kind = "adapter" if training.save_adapter else "model"
+    print(f"written: {training.output}, {kind} for layer {layer}")
 
 
-def changed(options: Namespace, **changes: str) -> Namespace:
-    """A copy of the options, with changes."""
-    return Namespace(**vars(options) | changes)
-
-
-def read_data(options: Namespace) -> Data:
+def read_data(texts: InputOptions, gold_files: list[str]) -> Data:
     """Reads the pairs and the gold links, and holds some of both out."""
     pairs: Pairs = []
     held_out: Pairs = []
-    if options.files or not options.gold:
-        pairs, held_out = read_own_pairs(read_pairs(options, options.split))
-    if not options.gold:
+    if texts.files or not gold_files:
+        pairs, held_out = read_own_pairs(texts.reader(texts.split))
+    if not gold_files:
         return Data(pairs, [], held_out, None)
     tables = []
-    for file in options.gold:
+    for file in gold_files:
         reader = PairReader([file], "text", ["1", "2"])
         tables.append(GoldPairs(*read_with_gold(reader, file, 0)))
     rows, held_out_gold = read_own_gold(tables)
@@ -184,7 +191,7 @@ def write_training_files(work: Path, data: Data) -> None:
     keep_rows(work / GOLD, data.gold_rows)
 
 
-def write_settings(adapted: Namespace, file: Path, layer: int, data: Data) -> dict[str, float]:
+def write_settings(adapted: AlignerOptions, file: Path, layer: int, data: Data) -> dict[str, float]:
     """Writes the layer and the calibration of what was trained to its settings, and returns its scores."""
     # without gold, the calibration of the model before no longer holds
     settings: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
@@ -196,25 +203,32 @@ def write_settings(adapted: Namespace, file: Path, layer: int, data: Data) -> di
     return scores
 
 
-def write_adapter(options: Namespace, trained: Path, layer: int, folder: Path) -> None:
+def write_adapter(options: AlignerOptions, trained: Path, layer: int, folder: Path) -> None:
     """Writes what training changed of --model as an adapter; also what --adapter had changed before."""
     from crosslingual_zoo.finetuning.align.adapter import save_adapter
 
-    base = load_aligner(changed(options, adapter="none"), layer=layer)
-    learned = load_aligner(changed(options, adapter="none", model=str(trained)), layer=layer)
+    base = load_aligner(replace(options, adapter="none"), layer=layer)
+    learned = load_aligner(replace(options, adapter="none", model=str(trained)), layer=layer)
     save_adapter(base.states.model, learned.states.model, folder, options.model)
 
 
-def write_facts(options: Namespace, work: Path, data: Data, before: dict[str, float], after: dict[str, float]) -> None:
+def write_facts(
+    work: Path,
+    files: list[str],
+    gold_files: list[str],
+    data: Data,
+    before: dict[str, float],
+    after: dict[str, float],
+) -> None:
     """Writes what the card of an adapter says: data, settings and scores. Its owner adds licenses and notes."""
     recipe = read_yaml(str(work / "run" / "recipe.yaml"))
     (phase,) = recipe["phases"]
     tables = []
     if data.gold_rows:
-        names = ", ".join(Path(file).name for file in options.gold)
+        names = ", ".join(Path(file).name for file in gold_files)
         tables.append({"name": f"gold links: {names}", "rows": len(data.gold_rows)})
     if data.pairs:
-        names = ", ".join(Path(file).name for file in options.files) or "stdin"
+        names = ", ".join(Path(file).name for file in files) or "stdin"
         tables.append({"name": f"translations: {names}", "rows": len(data.pairs)})
     settings = {
         "objectives": ", ".join(phase["objectives"]),
@@ -233,7 +247,7 @@ def write_facts(options: Namespace, work: Path, data: Data, before: dict[str, fl
     write_json(work / "adapter" / "adaptation.json", facts)
 
 
-def start_of(options: Namespace, work: Path) -> str:
+def start_of(options: AlignerOptions, work: Path) -> str:
     """The encoder that training starts from: --model or, where an adapter is used, a folder of both together."""
     from crosslingual_zoo.finetuning.models import find_model
     from crosslingual_zoo.modeling.word_alignment import find_adapter
@@ -322,7 +336,7 @@ def step_of(count: int, least: int) -> int:
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
-def scores_of(options: Namespace, data: Data) -> tuple[int, dict[str, float]]:
+def scores_of(options: AlignerOptions, data: Data) -> tuple[int, dict[str, float]]:
     """Returns the layer to align by, and named scores of its links on what is held out."""
     aligner = load_aligner(options)
     aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
@@ -352,7 +366,7 @@ def share_linked(aligner: Any, pairs: Iterable[tuple[Side, Side]]) -> float:
     return 100 * linked / max(1, words)
 
 
-def fit_calibration(options: Namespace, layer: int, gold: GoldPairs) -> list[float]:
+def fit_calibration(options: AlignerOptions, layer: int, gold: GoldPairs) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = with_likely_links(load_aligner(options, layer=layer, slope=1.0, offset=0.0))
     pairs = [gold.pairs[number] for number in gold.links]
@@ -386,36 +400,33 @@ def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def train(options: Namespace, work: Path, layer: int, longest: int, data: Data) -> None:
-    """Runs pre-training to its end, by the states of `layer` and with pairs of at most `longest` positions.
+def train(work: Path, settings: dict[str, Any], recipe: str, device: str | None) -> None:
+    """Runs pre-training to its end, with settings that replace those of a recipe.
 
     Ctrl-C and SIGTERM let it save its state first, and end this program with 130 and 143.
 
     Raises ValueError with what pre-training refuses.
     """
-    settings = training_settings(options, work, layer, longest, data)
-    recipe = RECIPES[bool(data.gold_rows)]
     # -P: a package `modeling` of the user's folder does not hide ours
     command = [sys.executable, "-P", "-m", "crosslingual_zoo.pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     if (work / "run" / "recipe.yaml").exists():
         command.append("--resume")
     log = work / "log.txt"
-    status = wait_for(command, training_environment(options.device), log)
+    status = wait_for(command, training_environment(device), log)
     if status:
         lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         reason = lines[-1] if lines else "Pre-training failed."
         raise ValueError(f"{reason} (The log is {log}.)")
 
 
-def training_settings(options: Namespace, work: Path, layer: int, longest: int, data: Data) -> dict[str, Any]:
-    """Returns the settings that replace those of the recipe, by name."""
+def training_settings(data: Data, work: Path, start: str, layer: int, longest: int) -> dict[str, Any]:
+    """Returns the settings of training from an encoder `start`, by the states of `layer` and with pairs of at most
+    `longest` positions."""
     settings = {
         "output_dir": json.dumps(str(work / "run"), ensure_ascii=False),  # JSON is YAML: a name may have any characters
-        "model.start_from": json.dumps(start_of(options, work), ensure_ascii=False),
-        "trust_remote_code": options.trust_remote_code,
+        "model.start_from": json.dumps(start, ensure_ascii=False),
         "model.config.alignment_layer": layer,
-        "seed": options.seed,
     }
     pairs_path = str(work / PAIRS)
     languages = {"source_language": "source", "target_language": "target"}

@@ -21,11 +21,11 @@ def main(argv: list[str] | None = None) -> None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             fail(f"word-align {name} runs in one process. Start it without the launcher.")
     command = importlib.import_module(f"{__package__}.{name}")
-    options = command.read_options(arguments)
+    options, *more_options = command.read_options(arguments)
     CONSOLE.quiet = options.quiet or launched_rank() > 0
     with user_errors():
         try:
-            command.run(options)
+            command.run(options, *more_options)
         except BrokenPipeError:  # `| head` has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)

@@ -6,17 +6,19 @@ The module imports nothing heavy, so that `--help` is fast.
 import argparse
 import copy
 import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from crosslingual_zoo.finetuning.align.pairs import FORMATS, PairReader
 from crosslingual_zoo.zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
 from crosslingual_zoo.zoo_core.console import CONSOLE
+
+T = TypeVar("T")
 
 LOWEST = 0.01  # probability; less likely links are no candidates
 # Of the words of raw text, 9 to 32% end in a punctuation mark (25 files in eleven languages: NTREX, Bible, Multi30k,
@@ -36,6 +38,45 @@ METHODS_HELP = """Methods (--method). All except ot_words have the settings of t
   softmax      softmax in both directions above --threshold (0.001; awesome-align)"""
 
 
+@dataclass(frozen=True)
+class AlignerOptions:
+    """The encoder, how it runs, and the rule that links words; None where the model or the machine determines it."""
+
+    model: str
+    adapter: str
+    trust_remote_code: bool
+    device: str | None
+    precision: str
+    batch_size: int | None
+    quiet: bool
+    method: str | None = None
+    threshold: float | None = None
+    link_all: bool = False
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Where the pairs are, and how they are read: see `PairReader`."""
+
+    files: list[str]
+    format: str
+    columns: list[str] | None
+    languages: list[str] | None
+    split: bool | None
+
+    def reader(self, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
+        """Returns a reader of the files, or of the two sentences. Raises ValueError as `PairReader`."""
+        return PairReader(self.files, self.format, self.columns, self.languages, split, sentences)
+
+
+def pick(options_class: type[T], parsed: argparse.Namespace) -> T:
+    """Returns the options of a dataclass, by the names of its fields, from those of a command line."""
+    values = vars(parsed)
+    names = [field.name for field in fields(options_class) if field.name in values]
+    return options_class(**{name: values[name] for name in names})
+
+
 def make_parser(
     name: str, description: str, usage: str, reads_pairs: bool = True, links_words: bool = True
 ) -> CommandParser:
@@ -49,7 +90,7 @@ def make_parser(
     return parser
 
 
-def refuse(parser: CommandParser, options: Namespace, names: str, where: str) -> None:
+def refuse(parser: CommandParser, options: argparse.Namespace, names: str, where: str) -> None:
     """Ends the program if one of these options was given, which would be ignored."""
     for name in names.split():
         value = getattr(options, name)
@@ -58,12 +99,7 @@ def refuse(parser: CommandParser, options: Namespace, names: str, where: str) ->
             parser.error(f"--{flag} has no effect {where}")
 
 
-def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
-    """Returns a reader of the pairs in the files, or of the two sentences. Raises ValueError as `PairReader`."""
-    return PairReader(options.files, options.format, options.columns, options.languages, split, sentences)
-
-
-def rule_of(options: Namespace) -> dict[str, Any]:
+def rule_of(options: AlignerOptions) -> dict[str, Any]:
     """Returns the rule as arguments of `WordAligner`; the layer is None if the model determines it.
 
     Raises ValueError for an unknown method, and for an option that the method does not have.
@@ -156,7 +192,7 @@ def _add_model(parser: CommandParser) -> None:
         "link in 200 then depends on the other pairs of the batch",
     )
     group.add_argument(
-        "--batch-size", type=_positive, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
+        "--batch-size", type=int, metavar="N", help="inputs per forward pass (default: 16; on a GPU 256)"
     )
 
 
@@ -186,13 +222,7 @@ def _add_rule(parser: CommandParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> Any:
+def load_aligner(options: AlignerOptions, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
     Raises ValueError for a model or a device that cannot be used.
@@ -213,7 +243,9 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
     if not options.quiet:
         enable_progress_bars()
     device = _device(options.device)
-    default_batch_size = 256 if device.type == "cuda" else 16
+    batch_size = options.batch_size
+    if batch_size is None:
+        batch_size = 256 if device.type == "cuda" else 16
     with main_first(), readable_errors(options.model):
         path = find_model(options.model)
         adapter = find_adapter(options.adapter, options.model)
@@ -226,7 +258,7 @@ def load_aligner(options: Namespace, all_layers: bool = False, **rule: Any) -> A
             dtype=torch.bfloat16 if is_bf16 else torch.float32,
             trust_remote_code=options.trust_remote_code,
             adapter=str(adapter) if adapter else None,
-            batch_size=options.batch_size or default_batch_size,
+            batch_size=batch_size,
             **rule,
         )
     check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)

@@ -59,8 +59,6 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
     (alignv2 writes a word without a partner as a link to word 0) are kept: `fit_gold` leaves them out.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"Gold file not found: {path}. Check the path.")
     lines = _column_of_links(list(read_lines(path)))
     if not any(line.strip() for line in lines):
         raise ValueError(f"{path} holds no links. Check the path.")

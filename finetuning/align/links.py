@@ -10,20 +10,22 @@ import os
 import re
 import sys
 import time
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from crosslingual_zoo.finetuning.align.common import (
+    AlignerOptions,
+    InputOptions,
     PairBar,
     load_aligner,
     make_parser,
     make_progress,
-    read_pairs,
+    pick,
     report_running_text,
     rule_of,
     with_likely_links,
@@ -100,7 +102,18 @@ Several processes, with one GPU each, can write the same file; any number of pro
     corpus.de corpus.en --output links.txt"""
 
 
-def read_options(arguments: list[str]) -> Namespace:
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is written: links to `output` or to standard output, and the page `html`."""
+
+    output: str | None
+    resume: bool
+    output_format: str | None
+    probabilities: bool
+    html: str | None
+
+
+def read_options(arguments: list[str]) -> tuple[AlignerOptions, InputOptions, OutputOptions]:
     """Returns the parsed command line."""
     parser = make_parser("word-align", DESCRIPTION, USAGE)
     group = parser.add_argument_group("output")
@@ -115,54 +128,64 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument(
         "--html", metavar="PAGE", help=f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
     )
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.resume and not parsed.output:
+        parser.error("--resume needs the file to resume: add --output, or leave out --resume")
+    if parsed.output and parsed.html and Path(parsed.output).resolve() == Path(parsed.html).resolve():
+        parser.error(f"{parsed.html} is given for --output and --html")
+    return pick(AlignerOptions, parsed), pick(InputOptions, parsed), pick(OutputOptions, parsed)
 
 
-def run(options: Namespace) -> None:
+def run(options: AlignerOptions, texts: InputOptions, written: OutputOptions) -> None:
     """Writes the links of every pair, and the page if the options request it.
 
     Every process of a run reads the input; the first one writes.
     """
-    sentences = as_sentences(options.files)
-    check_files(options.output, options.html, options.resume)
-    reader = read_pairs(options, options.split, sentences)
+    sentences = as_sentences(texts.files)
+    check_files(written.output, written.html, written.resume)
+    reader = texts.reader(texts.split, sentences)
     say_loading(options.model)
     CONSOLE.quiet |= sentences is not None
     rule = rule_of(options)
-    form = OUTPUT_FORMATS[options.output_format or "pharaoh"]
-    with_probabilities = options.probabilities
-    if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
+    form = OUTPUT_FORMATS[written.output_format or "pharaoh"]
+    with_probabilities = written.probabilities
+    if sentences and sys.stdout.isatty() and not (written.output or written.output_format):
         form = list_words
         with_probabilities = rule["method"] == "ot_words"
 
     with stop_signals("a run with --output can be resumed by the same command and --resume"):
         is_main_process = start_processes().is_main_process
         total = check_input(reader)
-        if options.resume and not options.html:
-            finished = from_all(lambda: is_main_process and is_finished(options, total))
+        run_options = asdict(options) | asdict(texts) | asdict(written)
+        for name in NOT_OF_LINKS:
+            del run_options[name]
+        if written.resume and not written.html:
+            finished = from_all(
+                lambda: is_main_process and is_finished(written.output, options.model, run_options, total)
+            )
             if finished[0]:
-                CONSOLE.print(f"{options.output} is finished: it has the links of all {total:,} pairs")
+                CONSOLE.print(f"{written.output} is finished: it has the links of all {total:,} pairs")
                 return
         aligner = load_aligner(options, **rule)
         rows = reader.rows()
         rows_on_page: list[Row] = []
-        if options.html:
+        if written.html:
             rows_on_page += islice(rows, LINES_ON_PAGE)  # a pipe can be read only once
         settings: dict[str, Any] = {}
-        if options.output and is_main_process:
-            settings = settings_of(options, aligner, reader)
+        if written.output and is_main_process:
+            settings = settings_of(options.precision, written, aligner, reader)
         align = partial(align_block, aligner, reader, form, with_probabilities)
         all_rows = chain(rows_on_page, rows)
-        counts = write_blocks(align, all_rows, aligner.batch_size, total, options.output, settings)
+        counts = write_blocks(align, all_rows, aligner.batch_size, total, written.output, settings)
         if settings and total is not None:
-            write_finished(options, total)
+            write_finished(written.output, run_options, total)
         if total is None:  # a pipe could not be read beforehand
             report_running_text(counts)
-        if reader.format == "tmx" and not options.languages:
+        if reader.format == "tmx" and not texts.languages:
             CONSOLE.print(f"languages: {' and '.join(reader.languages)} (--languages)")
-        if options.html and is_main_process:
+        if written.html and is_main_process:
             pairs = [reader.parse(row, number) for number, row in enumerate(rows_on_page)]
-            show_links(options, aligner, pairs, counts["earlier"] + counts["pairs"])
+            show_links(written.html, options, aligner, pairs, counts["earlier"] + counts["pairs"])
 
 
 def check_input(reader: PairReader) -> int | None:
@@ -179,7 +202,7 @@ def check_input(reader: PairReader) -> int | None:
     return total
 
 
-def show_links(options: Namespace, aligner: Any, pairs: list[tuple[Side, Side]], total: int) -> None:
+def show_links(page: str, options: AlignerOptions, aligner: Any, pairs: list[tuple[Side, Side]], total: int) -> None:
     """Writes the page of the first pairs of `total`."""
     alignments = with_likely_links(aligner).align(pairs, probabilities=True)
     threshold = None
@@ -190,8 +213,8 @@ def show_links(options: Namespace, aligner: Any, pairs: list[tuple[Side, Side]],
         model += f" with {aligner.adapter.name}"
     count = first_of(len(pairs), total)
     facts = f"{count}; {model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
-    write_page(options.html, alignments, facts, threshold, options.link_all)
-    CONSOLE.print(f"page of the {count}: {options.html}")
+    write_page(page, alignments, facts, threshold, options.link_all)
+    CONSOLE.print(f"page of the {count}: {page}")
 
 
 def first_of(count: int, total: int) -> str:
@@ -249,18 +272,11 @@ def look_like_two_files(source: str, target: str) -> bool:
 
 
 def check_files(output: str | None, page: str | None, is_resumed: bool) -> None:
-    """Raises ValueError for files that would be replaced, and for a run that cannot be resumed."""
+    """Raises ValueError for files that would be replaced."""
     if page:
         check_page(page)
-        if output and Path(page).resolve() == Path(output).resolve():
-            raise ValueError(f"{page} is given for --output and --html. Name another file for one of them.")
-    if is_resumed and not output:
-        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
-    if output and Path(output).exists() and Path(output).stat().st_size > 0:
-        if not is_resumed:
-            raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
-        if not Path(f"{output}{STATE_ENDING}").is_file():
-            raise ValueError(f"{output} cannot be resumed: {output}{STATE_ENDING} is missing.")
+    if output and not is_resumed and Path(output).exists() and Path(output).stat().st_size > 0:
+        raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
 
 
 def write_blocks(
@@ -383,33 +399,27 @@ def finished_part(path: str | None, settings: dict[str, Any]) -> tuple[int, int]
     return state["pairs"], state["bytes"]
 
 
-def is_finished(options: Namespace, total: int | None) -> bool:
+def is_finished(output: str, model: str, options: dict[str, Any], total: int | None) -> bool:
     """Whether a run with the same options and model has written the links of all pairs of the input."""
     from crosslingual_zoo.finetuning.models import find_model
 
-    state = read_json(Path(f"{options.output}{STATE_ENDING}"), {})
+    state = read_json(Path(f"{output}{STATE_ENDING}"), {})
     finished = state.get("finished")
-    if not finished or total is None or not Path(options.output).is_file():
+    if not finished or total is None or not Path(output).is_file():
         return False
-    if finished["pairs"] != total or finished["bytes"] != Path(options.output).stat().st_size:
+    if finished["pairs"] != total or finished["bytes"] != Path(output).stat().st_size:
         return False
-    has_same_options = finished["options"] == options_of_links(options)
-    return has_same_options and state["settings"]["model"] == model_fingerprint(find_model(options.model))
+    return finished["options"] == options and state["settings"]["model"] == model_fingerprint(find_model(model))
 
 
-def write_finished(options: Namespace, pairs: int) -> None:
+def write_finished(output: str, options: dict[str, Any], pairs: int) -> None:
     """Notes that a file has the links of all pairs, for `is_finished`."""
-    path = Path(f"{options.output}{STATE_ENDING}")
-    finished = {"pairs": pairs, "bytes": Path(options.output).stat().st_size, "options": options_of_links(options)}
+    path = Path(f"{output}{STATE_ENDING}")
+    finished = {"pairs": pairs, "bytes": Path(output).stat().st_size, "options": options}
     write_json(path, read_json(path) | {"finished": finished})
 
 
-def options_of_links(options: Namespace) -> dict[str, Any]:
-    """Returns the options that may change what is written."""
-    return {name: value for name, value in vars(options).items() if name not in NOT_OF_LINKS}
-
-
-def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
+def settings_of(precision: str, written: OutputOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
     adapter = None
     if aligner.adapter:
@@ -418,14 +428,16 @@ def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[st
         "input": reader.name,
         "adapter": adapter,
         "model": model_fingerprint(aligner.states.model.name_or_path),
-        "output_format": options.output_format or "pharaoh",
+        "output_format": written.output_format or "pharaoh",
+        "probabilities": written.probabilities,
+        "precision": precision,
         "format": reader.format,
         "split": reader.splits_text,
+        "columns": reader.columns,
+        "languages": reader.requested_languages,
     }
     for name in ("method", "layer", "window", "matching"):
         settings[name] = getattr(aligner, name)
-    for name in ("precision", "probabilities", "columns", "languages"):
-        settings[name] = getattr(options, name)
     return settings
 
 

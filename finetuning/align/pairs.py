@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from crosslingual_zoo.finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
-from crosslingual_zoo.zoo_core.recipes import nearest
 from crosslingual_zoo.zoo_core.tables import lines_of, open_input
 
 Side = str | list[str]
@@ -100,12 +99,14 @@ class PairReader:
         if sentences:
             self.name = "two sentences"
         is_two = bool(sentences) or len(self.files) == 2
-        if format != "text" and is_two:
-            raise ValueError(f"The format is {format}, which has both sides, and the input is {self.name}.")
-        if columns and (format in ROOTS or is_two):
-            raise ValueError(f"--columns is for tables and JSONL, and the input is {self.name}.")
-        if languages and format not in ROOTS:
-            raise ValueError(f"--languages is for TMX and XLIFF, and the input is {self.name}.")
+        unfit = {
+            f"format {format}": format != "text" and is_two,
+            "--columns": columns and (format in ROOTS or is_two),
+            "--languages": languages and format not in ROOTS,
+        }
+        for option, is_unfit in unfit.items():
+            if is_unfit:
+                raise ValueError(f"{option} does not fit the input, {self.name}, which is read as {format}.")
         if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
             raise ValueError(
                 f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. Names need "
@@ -229,17 +230,13 @@ class PairReader:
             json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: no JSON: {error}. It reads {_shorten(line)}.") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}. JSONL has an object a line.")
         source, target = self.columns or ("source", "target")
         for key in (source, target):
-            if key not in row:
+            if not isinstance(row, dict) or not _is_side(row.get(key)):
                 raise ValueError(
-                    f"{where}: no key {key!r}. {nearest(key, row)} Rename it, or name the two of a pair by --columns."
+                    f"{where}: no text or list of words with the key {key!r}: {_shorten(line)}. --columns names the "
+                    "two keys of a pair."
                 )
-            if not _is_side(row[key]):
-                value = _shorten(json.dumps(row[key], ensure_ascii=False))
-                raise ValueError(f"{where}: {key!r} is {value}, neither text nor a list of words.")
         return row[source], row[target]
 
 

@@ -6,17 +6,19 @@
 import contextlib
 import json
 import sys
-from argparse import Namespace
 from collections import Counter
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from crosslingual_zoo.finetuning.align.common import (
+    AlignerOptions,
     PairBar,
     load_aligner,
     make_parser,
     make_progress,
+    pick,
     refuse,
     report_running_text,
     rule_of,
@@ -53,7 +55,17 @@ labeled as a whole. A span runs over no bracket or quotation mark whose partner 
 labels; of spans, fewer are lost at a threshold of 0.2 than at the default."""
 
 
-def read_options(arguments: list[str]) -> Namespace:
+@dataclass(frozen=True)
+class ProjectionOptions:
+    """The files: labels, their translations, whether those are split, and where labels are written, or None."""
+
+    labels: str
+    translations: str | None
+    split: bool
+    output: str | None
+
+
+def read_options(arguments: list[str]) -> tuple[AlignerOptions, ProjectionOptions]:
     """Returns the parsed command line."""
     parser = make_parser("word-align project", DESCRIPTION, USAGE, reads_pairs=False)
     parser.add_argument(
@@ -65,26 +77,29 @@ def read_options(arguments: list[str]) -> Namespace:
     options = parser.parse_args(arguments)
     if not options.translations:
         refuse(parser, options, "split", "without TRANSLATIONS")
-    return options
+        if not options.labels.removesuffix(".gz").endswith((".jsonl", ".json")):
+            parser.error(f"{options.labels} needs TRANSLATIONS; only JSON lines (.jsonl) have them in themselves")
+    return pick(AlignerOptions, options), pick(ProjectionOptions, options)
 
 
-def run(options: Namespace) -> None:
+def run(options: AlignerOptions, files: ProjectionOptions) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
-    check_files(options.labels, options.translations, options.output)
+    if files.output and Path(files.output).exists() and Path(files.output).stat().st_size:
+        raise ValueError(f"{files.output} exists and is not empty. Name another --output.")
     say_loading(options.model)
     labeled: LabeledWords | TextsWithSpans
-    if options.translations:
-        labeled = LabeledWords(options.labels, options.translations, options.split)
+    if files.translations:
+        labeled = LabeledWords(files.labels, files.translations, files.split)
     else:
-        labeled = TextsWithSpans(options.labels)
+        labeled = TextsWithSpans(files.labels)
     aligner = load_aligner(options, **rule_of(options))
     CONSOLE.print(labeled.note)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stop_signals())  # what is written aside is removed
-        output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
-        progress = stack.enter_context(make_progress(to_stdout=not options.output))
+        output = stack.enter_context(written_aside(files.output)) if files.output else sys.stdout
+        progress = stack.enter_context(make_progress(to_stdout=not files.output))
         bar = PairBar(progress, "projecting", len(labeled.pairs), aligner.batch_size)
         alignments = aligner.align(labeled.pairs, probabilities=True, after_batch=bar.after_batch)
         for number, alignment in enumerate(bar.count(alignments)):
@@ -93,20 +108,6 @@ def run(options: Namespace) -> None:
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
     print_counts(len(labeled.pairs), counts, lost_counts, labeled.changes())
-
-
-def check_files(labels: str, translations: str | None, output: str | None) -> None:
-    """Raises ValueError for a file that does not exist, would be replaced, or has no translations."""
-    if output and Path(output).exists() and Path(output).stat().st_size:
-        raise ValueError(f"{output} exists and is not empty. Name another --output.")
-    for path in filter(None, (labels, translations)):
-        if not Path(path).is_file():
-            raise ValueError(f"Input file not found: {path}.")
-    if not translations and not labels.removesuffix(".gz").endswith((".jsonl", ".json")):
-        raise ValueError(
-            f"{labels} has no translations. Give a file with one translation a line after it, or JSON lines (.jsonl) "
-            "with source, target and spans."
-        )
 
 
 def print_counts(sentences: int, counts: Counter[str], lost_counts: Counter[str], changes: str) -> None:

@@ -1,17 +1,19 @@
 """`word-align score`: evaluates links on gold links, by one layer or by every layer; calibrates probabilities."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from crosslingual_zoo.finetuning.align.common import (
+    AlignerOptions,
+    InputOptions,
     PairBar,
     load_aligner,
     make_parser,
     make_progress,
-    read_pairs,
+    pick,
     refuse,
     report_running_text,
     rule_of,
@@ -38,7 +40,17 @@ these are evaluated. All pairs are held in memory.
 Pairs of all formats are split at spaces, tabs and line breaks, or with --split at Unicode's word boundaries."""
 
 
-def read_options(arguments: list[str]) -> Namespace:
+@dataclass(frozen=True)
+class GoldOptions:
+    """The gold links, and what is evaluated on them: every layer, or the links in files."""
+
+    gold: str
+    gold_base: int | None
+    sweep_layers: bool
+    links: list[str] | None
+
+
+def read_options(arguments: list[str]) -> tuple[AlignerOptions, InputOptions, GoldOptions]:
     """Returns the parsed command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE)
     group = parser.add_argument_group("scores")
@@ -68,29 +80,29 @@ def read_options(arguments: list[str]) -> Namespace:
         refuse(parser, options, f"{model} {rule}", "with --links, which needs no model")
     if options.sweep_layers:
         refuse(parser, options, "layer", "with --sweep-layers")
-    return options
+    return pick(AlignerOptions, options), pick(InputOptions, options), pick(GoldOptions, options)
 
 
-def run(options: Namespace) -> None:
+def run(options: AlignerOptions, texts: InputOptions, evaluated: GoldOptions) -> None:
     """Prints the scores."""
-    reader = read_pairs(options, bool(options.split))
-    say_loading("the links" if options.links else options.model)
-    pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
+    reader = texts.reader(bool(texts.split))
+    say_loading("the links" if evaluated.links else options.model)
+    pairs, gold = read_with_gold(reader, evaluated.gold, evaluated.gold_base)
     report_running_text(reader.running_text)
     if reader.splits_lines:
         report_split(pairs)
-    if options.links:
+    if evaluated.links:
         lengths = count_words(pairs)
-        for path in options.links:
+        for path in evaluated.links:
             links = read_found(path, lengths)
             links_by_sentence = {number: links[number] for number in gold}
             print_scores(path, score(links_by_sentence, gold), gold)
         return
-    aligner = load_aligner(options, options.sweep_layers, **rule_of(options))
-    if options.sweep_layers:
+    aligner = load_aligner(options, evaluated.sweep_layers, **rule_of(options))
+    if evaluated.sweep_layers:
         sweep_layers(aligner, pairs, gold)
     else:
-        print_scores(options.gold, score_links(aligner, pairs, gold), gold)
+        print_scores(evaluated.gold, score_links(aligner, pairs, gold), gold)
 
 
 def read_with_gold(
@@ -166,8 +178,6 @@ def sweep(
 
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
     """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
-    if links.keys() != gold.keys():
-        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
     predictions = [links[sentence] for sentence in gold]
     references = [{"sure": sorted(item.sure), "possible": sorted(item.possible)} for item in gold.values()]
     return load_metric("aer").compute(predictions=predictions, references=references)

@@ -62,10 +62,8 @@ class XmlPairs:
                     if source.strip() and target.strip():
                         has_pair = True
                     yield source, target
-        except (ElementTree.ParseError, LookupError) as error:  # the latter: of an encoding
-            raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
-        except RecursionError:
-            raise ValueError(f"{self.name}, unit {number}: elements are nested too deep.") from None
+        except (ElementTree.ParseError, LookupError, RecursionError) as error:  # of an encoding, of a deep unit
+            raise ValueError(f"{self.name} is no XML that can be read, after unit {number}: {error}.") from None
         if number and not has_pair:
             languages = " and ".join(self.languages or ("two languages",))
             languages_with_text = ", ".join(self.with_text) or "no language"
@@ -114,14 +112,10 @@ class XmlPairs:
         texts: dict[str, str] = {}
         for variant in unit.iterfind("{*}tuv"):
             language = variant.get(XML_LANG) or variant.get("lang")
-            if not language:
-                raise ValueError(f"{where}: a <tuv> has no xml:lang.")
             segment = variant.find("{*}seg")
-            if segment is None:
-                raise ValueError(f"{where} has no <seg> in its <tuv> of {language}. TMX has its text there.")
+            if not language or segment is None:
+                raise ValueError(f"{where}: a <tuv> has no xml:lang or no <seg>, which TMX requires.")
             texts.setdefault(language, _text(segment))
-        if not texts:
-            raise ValueError(f"{where} has no <tuv>.")
         self._note_languages(texts.items())
         if self.languages is None and len(texts) > 1:
             source_language = unit.get("srclang") or attributes.get("srclang", "")
@@ -130,7 +124,8 @@ class XmlPairs:
         sides = []
         for language in self.languages or texts:
             sides.append(self._text_in(language, texts))
-        yield sides[0], sides[1] if len(sides) > 1 else ""
+        source, target, *_ = [*sides, "", ""]
+        yield source, target
 
     def _text_in(self, language: str, texts: dict[str, str]) -> str:
         """The text of a unit of TMX in a language, by its tag; empty without one."""

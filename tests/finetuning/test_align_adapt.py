@@ -107,7 +107,7 @@ def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_mod
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
     assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
     assert len(config["word_alignment_calibration"]) == 2
-    aligner = load_aligner(read_options(["--model", str(tmp_path / "model")]))
+    aligner = load_aligner(read_options(["--model", str(tmp_path / "model")])[0])
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
 
 

@@ -69,7 +69,7 @@ def test_links_are_those_of_the_aligner_in_any_format(word_align, aligner, pairs
     ],
 )
 def test_rule_of_a_published_aligner(arguments, method, layer):
-    rule = command.rule_of(read_options(arguments))
+    rule = command.rule_of(read_options(arguments)[0])
     assert (rule["method"], rule["layer"]) == (method, layer)
 
 

@@ -57,3 +57,23 @@ def test_from_pretrained_all_layers(encoder_dir):
         short.align_layers(PAIRS, [3], {"mutual": {}})
     with pytest.raises(ValueError, match="layer is 4"):
         WordAligner.from_pretrained(folder, layer=4)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("model_type", [*LOADABLE, "xlm_align on modernbert", "distilbert"])
+def test_a_damaged_embedding_is_refused_where_it_is_used(encoder_dir, tmp_path, model_type, value):
+    folder = str(encoder_dir(model_type))
+    sound = WordAligner.from_pretrained(folder, layer=1)
+    whole = load_whole(AutoModel, folder, "model")
+    embeddings_VH = whole.get_input_embeddings().weight.data
+    used, unused = sound.tokenizer(["house", "dog"], add_special_tokens=False)["input_ids"]
+    damaged = str(tmp_path / "damaged")
+    embeddings_VH[unused[-1], 0] = value
+    sound.tokenizer.save_pretrained(damaged)
+    whole.save_pretrained(damaged)
+    assert list(WordAligner.from_pretrained(damaged, layer=1).align(PAIRS)) == list(sound.align(PAIRS))
+    embeddings_VH[used[-1], 0] = value
+    whole.save_pretrained(damaged)
+    for layer in (0, 1, 3):
+        with pytest.raises(ValueError, match="not finite"):
+            list(WordAligner.from_pretrained(damaged, layer=layer).align(PAIRS))

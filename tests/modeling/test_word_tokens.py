@@ -180,3 +180,15 @@ def test_word_aligner_refuses_a_tokenizer_of_python(tmp_path):
     model = BertModel(BertConfig(vocab_size=5, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="Python based"):
         WordAligner(model, BertTokenizerLegacy(path))
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace first"])
+def test_cut_into_tokens_remembers_words_of_earlier_calls(kind):
+    tokenizer = with_spaces_in_tokens(kind)
+    words = [text.split() for text in TEXTS]
+    ids_by_word: dict[str, list[int]] = {}
+    for _ in range(2):
+        for sentences in (words[::2], words, []):
+            plain = cut_into_tokens(tokenizer, sentences)
+            remembered = cut_into_tokens(tokenizer, sentences, None, ids_by_word)
+            assert all(map(torch.equal, plain, remembered))
