@@ -1,4 +1,4 @@
-"""What the tests of the documentation share: the pages, their blocks and commands, and a place to work in."""
+"""What the tests of the documentation share: the pages, their blocks and commands, and a folder to work in."""
 
 import re
 import shutil
@@ -29,6 +29,11 @@ class Page:
     def of(self, language: str) -> list[str]:
         return [block for fence, block in self.blocks if fence == language]
 
+    @property
+    def prose(self) -> str:
+        """The text without its fenced blocks."""
+        return "".join(re.split(r"^```.*\n", self.text, flags=re.MULTILINE)[::2])
+
 
 def read_page(name: str) -> Page:
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -38,17 +43,18 @@ def read_page(name: str) -> Page:
 
 def commands_of(page: Page) -> list[str]:
     """The commands of a page in one line each, variables filled in: blocks, and in the text what begins like one."""
-    found, variables = [], {}
+    commands = []
+    variables = {}
     for line in "".join(page.of("")).replace("\\\n", " ").splitlines():
-        if assigned := re.fullmatch(r"([A-Z]+)=(\S+)", line):
-            variables[f"${assigned[1]}"] = assigned[2]
+        assignment = re.fullmatch(r"([A-Z]+)=(\S+)", line)
+        if assignment:
+            name, value = assignment.groups()
+            variables[f"${name}"] = value
         elif line.strip():
             for name, value in variables.items():
                 line = line.replace(name, value)
-            found.append(line)
-    prose = "".join(re.split(r"^```.*\n", page.text, flags=re.MULTILINE)[::2])
-    inline = re.findall(r"`((?:python -m|python \w+/|accelerate|word-align|make|hf) [^`]+)`", prose)
-    return found + inline
+            commands.append(line)
+    return commands + re.findall(r"`((?:python -m|python \w+/|accelerate|word-align|make|hf) [^`]+)`", page.prose)
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +68,7 @@ def pages() -> dict[str, Page]:
 
 
 @pytest.fixture
-def place(zoo_model_dir, tmp_path, monkeypatch) -> Path:
+def working_folder(zoo_model_dir, tmp_path, monkeypatch) -> Path:
     """A folder with the repository's folders and the tiny model that pages name; it is the working directory."""
     for name in CODE:
         (tmp_path / name).symlink_to(ROOT / name)

@@ -4,6 +4,7 @@ import argparse
 import ast
 import importlib
 import importlib.util
+import itertools
 import re
 import shlex
 from collections.abc import Callable
@@ -21,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 OTHERS = re.compile(
     r"pip install |accelerate config|hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff |\.ci/run|git grep "
 )
-FOUND = {name: read_page(name) for name in PAGES}
-COMMANDS_OF_PAGES = sorted({command for page in FOUND.values() for command in commands_of(page)})
+PAGES_BY_NAME = {name: read_page(name) for name in PAGES}
+COMMANDS_OF_PAGES = sorted(set(itertools.chain.from_iterable(map(commands_of, PAGES_BY_NAME.values()))))
 
 
 class Parsed(Exception):
@@ -50,7 +51,9 @@ def program_of(words: list[str]) -> tuple[str, list[str]]:
         script = "crosslingual_zoo.finetuning.align.command" if options.module else options.training_script
         return script, options.training_script_args
     assert words[0] == "python"
-    return (words[2], words[3:]) if words[1] == "-m" else (words[1], words[2:])
+    if words[1] == "-m":
+        return words[2], words[3:]
+    return words[1], words[2:]
 
 
 def load(program: str):
@@ -88,15 +91,15 @@ def test_pages_each_command_parses(command, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_what_examples_import_is_there(page):
-    for block in FOUND[page].of("python"):
-        found = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        exec(compile(ast.Module(found, []), page, "exec"), {})
+    for block in PAGES_BY_NAME[page].of("python"):
+        imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), page, "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_no_example_asks_to_run_code(page):
     """Auto classes and `pipeline` wait for y/N in a terminal where a folder has code and the flag is missing."""
-    for block in FOUND[page].of("python"):
+    for block in PAGES_BY_NAME[page].of("python"):
         calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
         for call in calls:
             called = ast.unparse(call.func)

@@ -44,13 +44,13 @@ def run(encoder, tmp_path, tmp_path_factory, monkeypatch):
 
     def execute(name: str, *expressions: str) -> list:
         notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
+        [parameters] = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
         parameters.source = f"model = {encoder!r}"
-        asked = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps([{', '.join(expressions)}]))")
-        notebook.cells.append(asked)
+        values = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps([{', '.join(expressions)}]))")
+        notebook.cells.append(values)
         resources = {"metadata": {"path": str(tmp_path)}}
         NotebookClient(notebook, timeout=600, startup_timeout=300, resources=resources).execute()
-        return json.loads(asked.outputs[0].text)
+        return json.loads(values.outputs[0].text)
 
     return execute
 
@@ -58,9 +58,12 @@ def run(encoder, tmp_path, tmp_path_factory, monkeypatch):
 @pytest.mark.slow
 def test_notebook_align(run):
     links, projected, lost = run("align", "[pair.links for pair in found]", "projected", "len(lost)")
-    assert len(links) == 3 and all(links)
-    assert len(projected) == 8 and lost < 3
-    assert [len(line.split()) for line in Path("links.txt").read_text().splitlines()] == list(map(len, links))
+    assert len(links) == 3
+    assert all(links)
+    assert len(projected) == 8
+    assert lost < 3
+    counts = [len(line.split()) for line in Path("links.txt").read_text().splitlines()]
+    assert counts == list(map(len, links))
 
 
 @pytest.mark.slow
@@ -68,7 +71,8 @@ def test_notebook_pretrain(run):
     differ = "bool((scores['aer before'] != scores['aer after']).any())"
     columns, layers, differs = run("pretrain", "list(scores.columns)", "list(scores.index)", differ)
     assert columns == ["aer before", "accuracy before", "aer after", "accuracy after"]
-    assert layers == [0, 1, 2, 3] and differs
+    assert layers == [0, 1, 2, 3]
+    assert differs
     assert Path("runs/continued/model/model.safetensors").is_file()
 
 
@@ -84,17 +88,20 @@ def test_notebook_finetune(run):
 def test_notebook_objective(run):
     by_hand, model, change = run("objective", "mean", "loss.item()", "{side: change(side) for side in 'xy'}")
     assert by_hand == pytest.approx(model, rel=1e-4)
-    assert change["x"] == pytest.approx(0, abs=1e-5) and change["y"] > 1e-3
+    assert change["x"] == pytest.approx(0, abs=1e-5)
+    assert change["y"] > 1e-3
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebooks_as_committed(name):
-    """A test above for each notebook; outputs of a run from top to bottom, without errors or paths of a machine."""
-    assert f"test_notebook_{name}" in globals()
+    """Outputs of a run from top to bottom, without errors or paths of a machine."""
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)) and len(code) <= 12
-    assert code[0].source.startswith('model = "intfloat/multilingual-e5-small"')
-    outputs = [output for cell in code for output in cell.outputs]
-    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
-    assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|mnt|work)/", json.dumps(outputs))
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(cells) <= 12
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert cells[0].source.startswith('model = "intfloat/multilingual-e5-small"')
+    for cell in cells:
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr"
+            assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|mnt|work)/", json.dumps(output))

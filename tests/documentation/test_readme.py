@@ -1,5 +1,6 @@
 """README.md and the pages: links lead somewhere, figures are the published ones, YAML blocks are recipes."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -14,11 +15,6 @@ PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTIN
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 
 
-def prose(page):
-    """The text of a page without its fenced blocks."""
-    return "".join(re.split(r"^```.*\n", page.text, flags=re.MULTILINE)[::2])
-
-
 def anchors(text):
     """The anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
@@ -27,36 +23,42 @@ def anchors(text):
 
 def test_pages_links_lead_somewhere(pages, page_of):
     for page in (*pages.values(), *map(page_of, PROJECT)):
-        for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        for target in re.findall(r"\]\(([^)]+)\)", page.prose):
             if target.startswith("https://"):
                 continue
             path, _, anchor = target.partition("#")
             file = (page.path.parent / path).resolve() if path else page.path
-            assert file.is_relative_to(ROOT) and file.exists(), f"{page.path}: {target}"
+            assert file.is_relative_to(ROOT), f"{page.path}: {target}"
+            assert file.exists(), f"{page.path}: {target}"
             if anchor:
                 assert anchors(file.read_text(encoding="utf-8")).count(anchor) == 1, f"{page.path}: {target}"
+
+
+def figures_in(value):
+    """The numbers in a value of lists and dictionaries."""
+    if isinstance(value, int | float):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return []
+    return list(itertools.chain.from_iterable(map(figures_in, value)))
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pages_published_figures_are_those_of_the_paper(pages, model):
     """Each figure with a decimal point in the table of a model's page is in finetuning/published."""
-
-    def figures(value):
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, list):
-            return {figure for part in value for figure in figures(part)}
-        return {value} if isinstance(value, int | float) else set()
-
     published = yaml.safe_load((ROOT / f"finetuning/published/{model}.yaml").read_text(encoding="utf-8"))
-    printed = {f"{figure:g}" for table in published["tables"] for row in table["rows"]
-               for figure in figures([row["scores"], row.get("average")])}  # fmt: skip
-    tables = {table["table"] for table in published["tables"]}
-    (rows,) = re.findall(r"^\| published .*?\n((?:\|.*\n)+)", pages[f"hub_cards/models/{model}.md"].text, re.MULTILINE)
-    shown = re.findall(r"\d+\.\d+", rows)
-    assert len(shown) > 12
-    assert [figure for figure in shown if f"{float(figure):g}" not in printed] == []
-    assert set(re.findall(r"Table \d+", rows)) <= tables
+    known_figures = set()
+    for table in published["tables"]:
+        for row in table["rows"]:
+            known_figures.update(figures_in([row["scores"], row.get("average")]))
+    text = pages[f"hub_cards/models/{model}.md"].text
+    [rows] = re.findall(r"^\| published .*?\n((?:\|.*\n)+)", text, re.MULTILINE)
+    page_figures = set(map(float, re.findall(r"\d+\.\d+", rows)))
+    assert len(page_figures) > 12
+    assert page_figures <= known_figures
+    assert set(re.findall(r"Table \d+", rows)) <= {table["table"] for table in published["tables"]}
 
 
 def test_pages_examples_in_yaml_are_recipes(pages, tmp_path):

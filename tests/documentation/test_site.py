@@ -22,41 +22,67 @@ NOT_PAGES = ("docs/navigation.md", "docs/_build/", "hub_cards/templates/")
 METHODS = "XlmAlignModel.forward WordAligner.align TlmCollator.__call__"
 
 
-@pytest.mark.slow
-def test_site_has_every_page_public_name_field_and_command(tmp_path):
-    options = ["-q", "-E", "-W", "--keep-going", "-c", "docs", "-d", str(tmp_path / "doctrees")]  # dead links warn
-    command = [sys.executable, "-m", "sphinx", *options, str(ROOT), str(tmp_path / "html")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["-q", "-E", "-W", "--keep-going", "-c", "docs", "-d", str(folder / "doctrees")]  # dead links warn
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT), str(folder / "html")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    site = tmp_path / "html"
+    return folder / "html"
 
-    def text_of(page: str) -> str:
-        return html.unescape(re.sub(r"<[^>]+>", "", (site / page).read_text(encoding="utf-8")))
 
-    # every Markdown page and notebook, also in the index of the search
-    found = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
-    files = [path.relative_to(ROOT) for path in (*found, *ROOT.glob("notebooks/*.ipynb"))]
-    pages = {file.with_suffix("").as_posix() for file in files if not file.as_posix().startswith(NOT_PAGES)}
+@pytest.fixture
+def text_of(site):
+    """`text_of(page)`: what a reader sees of a page."""
+    return lambda page: html.unescape(re.sub(r"<[^>]+>", "", (site / page).read_text(encoding="utf-8")))
+
+
+@pytest.mark.slow
+def test_site_has_every_page_and_notebook(site):
+    """Also in the index of the search."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    for folder in FOLDERS:
+        files += (ROOT / folder).rglob("*.md")
+    names = [file.relative_to(ROOT).as_posix() for file in files]
+    pages = {name.rpartition(".")[0] for name in names if not name.startswith(NOT_PAGES)}
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert set(json.loads(index.removeprefix("Search.setIndex(").removesuffix(")"))["docnames"]) == pages
-    assert all((site / f"{page}.html").is_file() for page in (*pages, "index"))
+    for page in (*pages, "index"):
+        assert (site / f"{page}.html").is_file(), page
 
-    # every public name, nothing else, and the methods that users call
+
+@pytest.mark.slow
+def test_site_has_every_public_name_and_no_other(site):
+    """And the methods that users call."""
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
-    listed = {name for kind in ("py:class", "py:function") for name in inventory[kind]}
+    listed = [*inventory["py:class"], *inventory["py:function"]]
     public = {f"crosslingual_zoo.{name}" for name in crosslingual_zoo.__all__}
     # Sphinx also lists a class under the name of its module
-    assert {name for name in listed if name.startswith("crosslingual_zoo.") and name.count(".") == 1} == public
+    assert {name for name in listed if re.fullmatch(r"crosslingual_zoo\.\w+", name)} == public
     assert {f"crosslingual_zoo.{name}" for name in METHODS.split()} <= set(inventory["py:method"])
 
-    # every field of a recipe, and every command
-    classes = {"pretraining": [Recipe], "finetuning": [*KINDS.values()]}
-    for package, recipe_classes in classes.items():
-        text = text_of(f"docs/reference/{package}_recipe.html")
-        fields = {name for of in recipe_classes for _, _, fields in field_groups(of) for name, *_ in fields}
-        assert fields and not [name for name in fields if name not in text]
+
+RECIPES = [("pretraining", Recipe), *(("finetuning", recipe_class) for recipe_class in KINDS.values())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "recipe_class"), RECIPES)
+def test_site_has_every_field_of_a_recipe(text_of, package, recipe_class):
+    text = text_of(f"docs/reference/{package}_recipe.html")
+    names = []
+    for _, _, fields in field_groups(recipe_class):
+        names += [name for name, *_ in fields]
+    assert names
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.slow
+def test_site_has_every_command(text_of):
     tools = [f"crosslingual_zoo.{path.parent.parent.name}.tools.{path.stem}" for path in ROOT.glob("*/tools/[!_]*.py")]
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    installed = {place.removesuffix(":main") for place in scripts.values()}
-    text = text_of("docs/reference/commands.html")
-    assert not [name for name in {*scripts, *tools} - installed if f"\n{name}" not in text.replace("python -m ", "")]
+    modules_of_scripts = {entry.removesuffix(":main") for entry in scripts.values()}
+    text = text_of("docs/reference/commands.html").replace("python -m ", "")
+    for name in {*scripts, *tools} - modules_of_scripts:
+        assert f"\n{name}" in text, name

@@ -14,17 +14,17 @@ LOAD = """
 import json, sys
 import torch, transformers
 folders, classes = map(json.loads, sys.argv[2:])
-found = {}
+loaded = {}
 for saved, folder in folders.items():
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     batch = tokenizer(["a b", "c"], padding=True, return_tensors="pt")
-    found[saved] = {"config": type(transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)).__name__}
+    loaded[saved] = {"config": type(transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)).__name__}
     for name in classes:
         model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
         assert "transformers_modules" in type(model).__module__, type(model).__module__
         model(**{"mlm": {**batch, "labels": batch["input_ids"]}} if name == "AutoModelForPreTraining" else batch)
-        found[saved][name] = type(model).__name__, model.state_dict()
-torch.save(found, sys.argv[1])
+        loaded[saved][name] = type(model).__name__, model.state_dict()
+torch.save(loaded, sys.argv[1])
 """
 
 
@@ -32,25 +32,29 @@ def without_prefix(weights):
     return {key.removeprefix("roberta."): value for key, value in weights.items()}
 
 
+def assert_has_weights(weights, original):
+    """Those of the encoder, and those of heads that both have, except for what is drawn for each task."""
+    common = {key for key in original.keys() & weights.keys() if not key.startswith("classifier")}
+    assert {key for key in original if key.startswith(("embeddings", "encoder", "backbone"))} <= common
+    for key in common:
+        assert torch.equal(original[key], weights[key]), key
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", MODELS)
 def test_auto_classes_load_every_head(model_type, zoo_model_dir, fresh_process):
-    folders = {saved: zoo_model_dir(model_type, suffix) for saved, suffix in HEADS.items()}
+    folders = {saved: str(zoo_model_dir(model_type, suffix)) for saved, suffix in HEADS.items()}
     prefix = PREFIXES[model_type.split(" on ")[0]]
-    for saved, found in fresh_process(
-        LOAD, {saved: str(folder) for saved, folder in folders.items()}, list(HEADS)
-    ).items():
-        assert found["config"] == f"{prefix}Config"
-        original = without_prefix(load_file(folders[saved] / "model.safetensors"))
-        for auto, suffix in HEADS.items():
-            name, weights = found[auto]
-            loaded = without_prefix(weights)
-            assert name == prefix + suffix
-            common = {key for key in original.keys() & loaded.keys() if not key.startswith("classifier")}
-            assert {key for key in original if key.startswith(("embeddings", "encoder", "backbone"))} <= common
-            assert [key for key in sorted(common) if not torch.equal(original[key], loaded[key])] == []
-            if auto == saved:
-                assert original.keys() <= loaded.keys()
+    loaded = fresh_process(LOAD, folders, list(HEADS))
+    for saved, folder in folders.items():
+        assert loaded[saved]["config"] == f"{prefix}Config"
+        original = without_prefix(load_file(f"{folder}/model.safetensors"))
+        for auto_class, suffix in HEADS.items():
+            class_name, weights = loaded[saved][auto_class]
+            assert class_name == prefix + suffix
+            assert_has_weights(without_prefix(weights), original)
+        _, weights = loaded[saved][saved]
+        assert original.keys() <= without_prefix(weights).keys()
 
 
 IMPORT = """

@@ -2,13 +2,17 @@
 
 import json
 import re
-from functools import partial
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
 
 from crosslingual_zoo.modeling.checkpoints import fresh_weights, load_whole
 from crosslingual_zoo.modeling.modeling_ernie_m import ErnieMForPreTraining
@@ -30,23 +34,26 @@ CHANGES = {
 }
 
 
-def change(folder, of):
+def change(folder, rename):
     """Renames the weights of a folder, or leaves them out."""
     weights = load_file(folder / "model.safetensors")
-    changed = {of(key): value for key, value in weights.items() if of(key) is not None}
-    assert changed.keys() != weights.keys()
-    save_file(changed, folder / "model.safetensors", {"format": "pt"})
+    renamed = {rename(key): tensor for key, tensor in weights.items()}
+    renamed.pop(None, None)
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
 
 
 def load(auto_class, folder, **options):
-    model, report = auto_class.from_pretrained(
-        folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
-    )
+    """The fresh weights of a model that is loaded."""
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, report = auto_class.from_pretrained(folder, **options)
     return fresh_weights(model, report, "mine", is_whole=auto_class is AutoModel)
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
+    """`checkpoint(kind, auto_class=AutoModelForMaskedLM)`: the folder of a small model of one of KINDS."""
+
     def save(kind, auto_class=AutoModelForMaskedLM):
         torch.manual_seed(0)
         config = AutoConfig.for_model(kind, **SHAPE | dict(pad_token_id=1, bos_token_id=0) | KINDS[kind])
@@ -57,13 +64,12 @@ def checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModel])
-def test_fresh_weights_lists_heads(kind, auto_class, checkpoint):
+@pytest.mark.parametrize(("auto_class", "heads"), [(AutoModelForMaskedLM, set()), (AutoModel, {"lm_head"})])
+def test_fresh_weights_lists_heads(kind, auto_class, heads, checkpoint):
     folder = checkpoint(kind, auto_class)
     fresh = load(XlmAlignForPreTraining, folder)
     assert {"q_linear.weight", "k_linear.weight"} <= set(fresh)
-    heads = {key.split(".")[0] for key in fresh} - {"q_linear", "k_linear"}
-    assert heads == ({"lm_head"} if auto_class is AutoModel else set())
+    assert {key.split(".")[0] for key in fresh} == {"q_linear", "k_linear", *heads}
     assert all("pooler" in key for key in load(AutoModel, folder))
     assert "classifier.weight" in load(AutoModelForSequenceClassification, folder) or kind == "xlm-roberta"
 
@@ -80,34 +86,41 @@ def test_fresh_weights_refuses_an_encoder_in_part(kind, name, checkpoint):
 
 def test_fresh_weights_of_what_the_models_add(checkpoint):
     folder = checkpoint("xlm-roberta")
-    assert {".crossattention." in key for key in load(VecoForPreTraining, folder)} == {True}
+    of_veco = load(VecoForPreTraining, folder)
+    assert of_veco
+    assert all(".crossattention." in key for key in of_veco)
     languages = dict(languages=["en", "de"], mask_token_id=3)
     assert load(ErnieMForPreTraining, folder, **languages) == ["roberta.language_embeddings.weight"]
 
 
 def test_fresh_weights_names_layers_that_the_configuration_does_not_count(tmp_path, caplog):
     XlmAlignForPreTraining(XlmAlignForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
+    assert not load(XlmAlignForPreTraining, tmp_path)
+    assert not caplog.records
     config = json.loads((tmp_path / "config.json").read_text())
-    assert not load(XlmAlignForPreTraining, tmp_path) and not caplog.records
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    caplog.set_level("WARNING", logger="crosslingual_zoo.modeling.checkpoints")
-    load(XlmAlignForPreTraining, tmp_path)
-    assert any(
-        "layer.1." in r.getMessage() for r in caplog.records if r.name == "crosslingual_zoo.modeling.checkpoints"
-    )
+    with caplog.at_level("WARNING", logger="crosslingual_zoo.modeling.checkpoints"):
+        load(XlmAlignForPreTraining, tmp_path)
+    messages = [message for name, _, message in caplog.record_tuples if name == "crosslingual_zoo.modeling.checkpoints"]
+    assert any("layer.1." in message for message in messages)
 
 
 @pytest.mark.parametrize("name", ["compiled", "a layer less"])
-def test_load_whole_of_translation_models_and_what_they_are_made_of(name, checkpoint, tmp_path):
+def test_from_encoder_refuses_an_encoder_in_part(name, checkpoint):
     folder = checkpoint("xlm-roberta")
-    VecoForConditionalGeneration.from_encoder(folder, decoder_layers=1, tie_decoder=False).save_pretrained(
-        tmp_path / "translation"
-    )
-    whole = partial(load_whole, transformers.AutoModelForSeq2SeqLM, name="model")
-    for broken, load_ in ((folder, VecoForConditionalGeneration.from_encoder), (tmp_path / "translation", whole)):
-        change(broken, CHANGES[name])
-        with pytest.raises(ValueError, match=r"lacks \d+ weights"):
-            load_(str(broken))
+    change(folder, CHANGES[name])
+    with pytest.raises(ValueError, match=r"lacks \d+ weights"):
+        VecoForConditionalGeneration.from_encoder(str(folder))
+
+
+@pytest.mark.parametrize("name", ["compiled", "a layer less"])
+def test_load_whole_refuses_a_translation_model_in_part(name, checkpoint, tmp_path):
+    folder = tmp_path / "translation"
+    model = VecoForConditionalGeneration.from_encoder(checkpoint("xlm-roberta"), decoder_layers=1, tie_decoder=False)
+    model.save_pretrained(folder)
+    change(folder, CHANGES[name])
+    with pytest.raises(ValueError, match=r"lacks \d+ weights"):
+        load_whole(AutoModelForSeq2SeqLM, str(folder), "model")
 
 
 def test_fresh_weights_refuses_another_shape(checkpoint):

@@ -80,7 +80,8 @@ torch.save([type(tokenizer).__module__.split(".")[0], tokenizer(texts).input_ids
 @pytest.mark.slow
 def test_ernie_m_tokenizer_folder_carries_its_code(ernie_m_oracle, tokenizer, fresh_process, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    texts, expected = (ernie_m_oracle.tokens[name][:20] for name in ("texts", "single"))
+    texts = ernie_m_oracle.tokens["texts"][:20]
+    expected = ernie_m_oracle.tokens["single"][:20]
     assert fresh_process(LOAD, str(tmp_path), texts) == ["transformers_modules", expected]
 
 

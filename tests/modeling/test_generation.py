@@ -22,7 +22,8 @@ def translator(tmp_path_factory):
     model = VecoForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(100):
-        source, labels = torch.full((16, 10), 1), torch.full((16, 9), -100)
+        source = torch.full((16, 10), 1)
+        labels = torch.full((16, 9), -100)
         for row, length in enumerate(torch.randint(1, 9, (16,)).tolist()):
             source[row, : length + 2] = torch.tensor([0, *torch.randint(4, 24, (length,)), 2])
             subword = int(source[row, 1])
@@ -39,9 +40,22 @@ def translator(tmp_path_factory):
     return lambda **options: VecoForConditionalGeneration.from_pretrained(folder, **options)
 
 
-def own_subwords(tokens):
-    """A generated row without the padding behind it."""
-    return [int(token) for token in tokens if token != 1]
+@pytest.fixture
+def endless(translator):
+    """A translation model that never ends by itself."""
+    model = translator()
+    model.lm_head.bias.data[2] = -100.0
+    return model
+
+
+def rows_of(sequences):
+    """Generated rows without the padding behind them."""
+    return [row[row != 1].tolist() for row in sequences]
+
+
+def lengths_of(sequences):
+    """How many tokens were generated in each row."""
+    return [len(row) - 1 for row in rows_of(sequences)]
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -52,15 +66,17 @@ def test_generate_with_and_without_cache(translator, num_beams, padding, attenti
     source, mask = sources(padding)
     settings = dict(attention_mask=mask, return_dict_in_generate=True, output_scores=True, output_logits=True)
     settings |= dict(num_beams=num_beams, num_return_sequences=min(num_beams, 3))
-    cached, plain = model.generate(source, **settings), model.generate(source, use_cache=False, **settings)
+    cached = model.generate(source, **settings)
+    plain = model.generate(source, use_cache=False, **settings)
     assert torch.equal(cached.sequences, plain.sequences)
-    torch.testing.assert_close([*cached.logits], [*plain.logits], atol=1e-5, rtol=0)
+    torch.testing.assert_close(cached.logits, plain.logits, atol=1e-5, rtol=0)
     assert cached.past_key_values.cross_attention_cache.get_seq_length() == 9
     # neither a constant nor all of one length, and beams differ
-    assert len({len(own_subwords(row)) for row in cached.sequences}) > 1 and len(cached.sequences.unique()) > 8
+    assert len(set(lengths_of(cached.sequences))) > 1
+    assert len(cached.sequences.unique()) > 8
     if num_beams > 1:
         torch.testing.assert_close(cached.sequences_scores, plain.sequences_scores, atol=1e-5, rtol=0)
-        assert len({tuple(own_subwords(row)) for row in cached.sequences}) > 8
+        assert len(cached.sequences.unique(dim=0)) > 8
 
 
 @pytest.mark.parametrize("num_beams", [1, 5])
@@ -69,45 +85,53 @@ def test_generate_a_batch_equals_its_rows_alone(translator, padding, num_beams):
     """Sources of different lengths; translations that end by themselves, and ones that are cut."""
     model = translator()
     source, mask = sources(padding)
-    by_limit = []
-    for limit in ({}, {"max_new_tokens": 4}):
-        together = model.generate(source, attention_mask=mask, num_beams=num_beams, **limit)
-        by_limit.append([own_subwords(row) for row in together])
-        for row, subwords in enumerate(by_limit[-1]):
+
+    def translate(**limit):
+        together = rows_of(model.generate(source, attention_mask=mask, num_beams=num_beams, **limit))
+        for row, translation in enumerate(together):
             alone = model.generate(source[row : row + 1, mask[row].bool()], num_beams=num_beams, **limit)
-            assert own_subwords(alone[0]) == subwords
-    assert any(short != long for long, short in zip(*by_limit, strict=True))
+            assert rows_of(alone) == [translation]
+        return together
+
+    assert translate() != translate(max_new_tokens=4)
 
 
-def test_generate_is_bounded_by_the_positions(translator):
-    model = translator()
-    model.lm_head.bias.data[2] = -100.0  # the end, which is never chosen then
+def test_generate_is_bounded_by_the_positions(endless):
     source, mask = sources()
-    states = model.roberta(source, attention_mask=mask)
-    for given in ({"inputs": source}, {"encoder_outputs": states}, {"inputs": source, "labels": targets()}):
-        found = model.generate(**given, attention_mask=mask, num_beams=1)
-        assert [len(own_subwords(row)) - 1 for row in found] == [58] * 4
+    states = endless.roberta(source, attention_mask=mask)
+    for inputs in ({"inputs": source}, {"encoder_outputs": states}, {"inputs": source, "labels": targets()}):
+        sequences = endless.generate(**inputs, attention_mask=mask, num_beams=1)
+        assert lengths_of(sequences) == [58] * 4
 
 
-def test_generate_limits_take_the_place_of_the_default(translator, monkeypatch):
-    """Without the library's warning that two limits are set; and the default stays for the next call."""
-    warned = []
-    monkeypatch.setattr(generation_utils.logger, "warning", lambda message, *given: warned.append(message))
-    model = translator()
-    model.lm_head.bias.data[2] = -100.0  # the end, which is never chosen then
-    model.generation_config.num_beams = 1
-    source, mask = sources()
-    limits = [
+@pytest.fixture
+def warnings(monkeypatch):
+    """What the library's generation warns of."""
+    messages = []
+    monkeypatch.setattr(generation_utils.logger, "warning", lambda message, *_: messages.append(message))
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("limit", "length"),
+    [
         ({"max_new_tokens": 4}, 4),
         ({"generation_config": GenerationConfig(max_new_tokens=5)}, 5),
         ({"max_length": 7}, 6),
         ({"max_new_tokens": 3, "decoder_input_ids": torch.full((4, 2), 2)}, 4),
         ({}, 58),
-    ]
-    for limit, expected in limits:
-        found = model.generate(source, attention_mask=mask, **limit)
-        assert [len(own_subwords(row)) - 1 for row in found] == [expected] * 4, limit
-        assert model.generation_config.max_length == 59
-    assert not warned
-    model.generate(source, attention_mask=mask, max_new_tokens=4, max_length=6)
-    assert len(warned) == 1  # these are two
+    ],
+)
+def test_generate_limits_take_the_place_of_the_default(endless, warnings, limit, length):
+    """Without the library's warning that two limits are set; and the default stays for the next call."""
+    endless.generation_config.num_beams = 1
+    source, mask = sources()
+    assert lengths_of(endless.generate(source, attention_mask=mask, **limit)) == [length] * 4
+    assert endless.generation_config.max_length == 59
+    assert not warnings
+
+
+def test_generate_warns_of_two_limits(endless, warnings):
+    source, mask = sources()
+    endless.generate(source, attention_mask=mask, max_new_tokens=4, max_length=6)
+    assert len(warnings) == 1

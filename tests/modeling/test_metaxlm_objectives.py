@@ -13,16 +13,16 @@ def metaxlm():
     return made("metaxlm").train()
 
 
-def texts(teacher=None):
+def texts(**fields):
     """An `mlm` sub-batch of three rows, the last two padded."""
     rows = [pair_row(length, (length - 2,), range(1, length - 1, 3)) for length in (12, 9, 7)]
-    batch = {name: batch_of(rows, "padded right")[name] for name in ("input_ids", "attention_mask", "labels")}
-    return batch | ({"teacher": teacher} if teacher else {})
+    batch = batch_of(rows, "padded right")
+    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")} | fields
 
 
-def answers(positions, temperature=2.0, seed=2):
+def answers(positions, temperature=2.0):
     """Of a teacher, at (row, column) positions."""
-    logits_NC = torch.randn(len(positions), len(TOKENS), generator=torch.Generator().manual_seed(seed)) * 2
+    logits_NC = torch.randn(len(positions), len(TOKENS), generator=torch.Generator().manual_seed(2)) * 2
     return {
         "positions_N": torch.tensor([row * 12 + column for row, column in positions], dtype=torch.long),
         "tokens_C": torch.tensor(TOKENS),
@@ -31,44 +31,57 @@ def answers(positions, temperature=2.0, seed=2):
     }
 
 
+def hinton_loss(logits_V, log_probabilities_C, temperature):
+    """T^2 sum p (log p - log q), where q is the softmax of logits / T over the teacher's tokens."""
+    powers_C = (logits_V[TOKENS] / temperature).exp()
+    q_C = powers_C / powers_C.sum()
+    return temperature**2 * (log_probabilities_C.exp() * (log_probabilities_C - q_C.log())).sum()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_kd_loss_and_gradient_are_hinton_s(temperature):
     positions = [(0, 2), (0, 7), (1, 3), (2, 1)]
-    model, taught = metaxlm(), answers(positions, temperature)
-    output = model(mlm=texts(taught), objective_weights={"mlm": 0.0, "kd": 3.0})
+    model = metaxlm()
+    teacher = answers(positions, temperature)
+    output = model(mlm=texts(teacher=teacher), objective_weights={"mlm": 0.0, "kd": 3.0})
     batch = texts()
     states_BTH = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    expected = []
-    for (row, column), log_p in zip(positions, taught["log_probabilities_NC"], strict=True):
-        logits = model.lm_head(states_BTH[row, column])
-        q = torch.stack([(logits[token] / temperature).exp() for token in TOKENS])
-        q = q / q.sum()
-        terms = [p.exp() * (p - q_v.log()) for p, q_v in zip(log_p, q, strict=True)]
-        expected.append(temperature**2 * sum(terms))
-    assert torch.allclose(output.token_losses["kd"], torch.stack(expected), rtol=1e-4)
-    assert output.batch_rows["kd"].tolist() == [0, 0, 1, 2] and "mlm" not in output.token_losses
-    found, wanted = gradients(model, output.loss_sum), gradients(model, 3.0 * sum(expected))
-    assert found.keys() == wanted.keys()
-    assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
+    losses = []
+    for (row, column), log_probabilities_C in zip(positions, teacher["log_probabilities_NC"], strict=True):
+        losses.append(hinton_loss(model.lm_head(states_BTH[row, column]), log_probabilities_C, temperature))
+    expected = torch.stack(losses)
+    assert output.token_losses.keys() == {"kd"}
+    torch.testing.assert_close(output.token_losses["kd"], expected.detach(), rtol=1e-4, atol=1e-8)
+    assert output.batch_rows["kd"].tolist() == [0, 0, 1, 2]
+    learned = gradients(model, output.loss_sum)
+    torch.testing.assert_close(learned, gradients(model, 3.0 * expected.sum()), rtol=1e-3, atol=1e-5)
 
 
 def test_kd_shares_a_forward_with_mlm():
-    model, taught = metaxlm(), answers([(0, 2), (1, 3)])
+    model = metaxlm()
     calls = []
     model.roberta.register_forward_hook(lambda *_: calls.append(1))
-    both = model(mlm=texts(taught), objective_weights={"mlm": 2.0, "kd": 0.5})
-    assert len(calls) == 1 and list(both.token_losses) == ["mlm", "kd"]
+    batch = texts(teacher=answers([(0, 2), (1, 3)]))
+    output = model(mlm=batch, objective_weights={"mlm": 2.0, "kd": 0.5})
+    assert len(calls) == 1
+    assert list(output.token_losses) == ["mlm", "kd"]
     alone = ForPreTraining.forward(model, mlm=texts())
-    assert torch.equal(both.token_losses["mlm"], alone.token_losses["mlm"])
-    expected = 2.0 * both.token_losses["mlm"].sum() + 0.5 * both.token_losses["kd"].sum()
-    assert torch.allclose(both.loss_sum, expected)
+    assert torch.equal(output.token_losses["mlm"], alone.token_losses["mlm"])
+    expected = 2.0 * output.token_losses["mlm"].sum() + 0.5 * output.token_losses["kd"].sum()
+    assert torch.allclose(output.loss_sum, expected)
 
 
-def test_kd_without_answers():
-    """A micro-batch without text of the teacher's language may have nothing to learn: zero, with a gradient."""
+def test_kd_needs_answers_and_a_weight():
     model = metaxlm()
     assert list(model(mlm=texts()).token_losses) == ["mlm"]
-    assert list(model(mlm=texts(answers([(0, 2)])), objective_weights={"kd": 0.0}).token_losses) == ["mlm"]
-    output = model(mlm=texts(answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})
-    assert output.loss_sum == 0 and len(output.token_losses["kd"]) == 0
-    assert all((gradient == 0).all() for gradient in gradients(model, output.loss_sum).values())
+    batch = texts(teacher=answers([(0, 2)]))
+    assert list(model(mlm=batch, objective_weights={"kd": 0.0}).token_losses) == ["mlm"]
+
+
+def test_kd_of_no_position_is_zero_with_a_gradient():
+    """A micro-batch without text of the teacher's language may have nothing to learn."""
+    model = metaxlm()
+    output = model(mlm=texts(teacher=answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})
+    assert output.loss_sum == 0
+    assert len(output.token_losses["kd"]) == 0
+    assert not any(gradient.any() for gradient in gradients(model, output.loss_sum).values())

@@ -53,7 +53,8 @@ def test_onnx_export_gives_the_same_numbers(zoo_model_dir, tmp_path, case):
         inputs = inputs_of(texts, side)
         with torch.no_grad():
             expected = model(**inputs)
-        found = session.run(names, {name: value.numpy() for name, value in inputs.items()})
-        assert names and {*names} == {name for name, value in expected.items() if value is not None}
-        for name, value in zip(names, found, strict=True):
+        values = session.run(names, {name: value.numpy() for name, value in inputs.items()})
+        assert names
+        assert {*names} == {name for name, value in expected.items() if value is not None}
+        for name, value in zip(names, values, strict=True):
             torch.testing.assert_close(torch.from_numpy(value), expected[name], atol=1e-4, rtol=1e-4)

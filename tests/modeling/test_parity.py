@@ -19,24 +19,21 @@ def batch(padding):
     return fields["input_ids"], fields["attention_mask"], fields["labels"]
 
 
-def assert_parity(reference, ours, padding, exact):
-    input_ids, attention_mask, labels = batch(padding)
-    expected = reference(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
-    actual = ours(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
-    real = attention_mask.bool()
-    assert len(actual.hidden_states) == len(expected.hidden_states)
-    for a, b in zip(actual.hidden_states, expected.hidden_states, strict=True):
-        assert torch.equal(a[real], b[real]) if exact else (a - b)[real].abs().max() < 1e-5
-    assert abs(actual.loss.item() - expected.loss.item()) < 1e-5
-    assert (actual.logits - expected.logits)[real].abs().max() < 1e-4 * expected.logits.abs().max()
-    expected.loss.backward()
-    actual.loss.backward()
-    gradients = dict(ours.named_parameters(remove_duplicate=False))
-    everything = torch.cat([p.grad.flatten() for p in reference.parameters()]).norm()
-    for name, parameter in reference.named_parameters():
+def assert_same_outputs(ours, theirs, is_real):
+    assert len(ours.hidden_states) == len(theirs.hidden_states)
+    for our_states, their_states in zip(ours.hidden_states, theirs.hidden_states, strict=True):
+        assert torch.equal(our_states[is_real], their_states[is_real])  # the same operations in the same order
+    assert abs(ours.loss.item() - theirs.loss.item()) < 1e-5
+    assert (ours.logits - theirs.logits)[is_real].abs().max() < 1e-4 * theirs.logits.abs().max()
+
+
+def assert_same_gradients(ours, theirs):
+    parameters = dict(ours.named_parameters(remove_duplicate=False))
+    whole_norm = torch.cat([parameter.grad.flatten() for parameter in theirs.parameters()]).norm()
+    for name, parameter in theirs.named_parameters():
         # a key's bias moves no attention weight: its gradient is rounding, compared with the whole gradient's size
-        bound = 1e-4 * parameter.grad.norm() + 1e-7 * everything
-        assert (gradients[name].grad - parameter.grad).norm() <= bound, name
+        bound = 1e-4 * parameter.grad.norm() + 1e-7 * whole_norm
+        assert (parameters[name].grad - parameter.grad).norm() <= bound, name
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
@@ -47,7 +44,14 @@ def test_encoder_states_loss_and_gradients_equal_xlm_r_s(model_type, attention, 
     reference.save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
-    assert_parity(reference, ours, padding, exact=True)  # the same operations in the same order
+    input_ids, attention_mask, labels = batch(padding)
+    inputs = dict(input_ids=input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
+    expected = reference(**inputs)
+    output = ours(**inputs)
+    assert_same_outputs(output, expected, attention_mask.bool())
+    expected.loss.backward()
+    output.loss.backward()
+    assert_same_gradients(ours, reference)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
@@ -57,12 +61,13 @@ def test_encoder_embeddings_alone_have_xlm_r_s_positions(model_type, padding, tm
     reference.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path).eval()
     input_ids, attention_mask, _ = batch(padding)
-    embedded = reference.get_input_embeddings()(input_ids)
-    real = attention_mask.bool()
+    is_real = attention_mask.bool()
+    embeddings = {"inputs_embeds": reference.get_input_embeddings()(input_ids)}
     with torch.no_grad():
-        for inputs in ({"inputs_embeds": embedded}, {"inputs_embeds": embedded, "attention_mask": attention_mask}):
-            torch.testing.assert_close(ours(**inputs).logits[real], reference(**inputs).logits[real])
+        for inputs in (embeddings, embeddings | {"attention_mask": attention_mask}):
+            expected = reference(**inputs).logits[is_real]
+            torch.testing.assert_close(ours(**inputs).logits[is_real], expected)
         ours.set_skip_padding(True)
-        torch.testing.assert_close(ours(**inputs).logits[real], reference(**inputs).logits[real], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours(**inputs).logits[is_real], expected, atol=1e-4, rtol=1e-4)
     with pytest.raises(ValueError, match="58 positions"):
-        ours(inputs_embeds=embedded.repeat(1, 3, 1))
+        ours(inputs_embeds=embeddings["inputs_embeds"].repeat(1, 3, 1))

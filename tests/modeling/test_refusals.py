@@ -17,27 +17,25 @@ def block_mask(attention, mask):
     return prepare_attention_mask(config, torch.zeros(2, 5, 32), mask)
 
 
-MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
-VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
+MATRIX = (torch.rand(2, 3, 4), *whole(2, 3, 4))
+VECTORS = (torch.rand(2, 3, 5), torch.rand(2, 4, 5), *whole(2, 3, 4))
 
 
-def ca_mlm(x_lengths=(7, 5, 6), y_lengths=(4, 9, 6), weights=None, config=None, objective="ca_mlm_pairs", **changes):
-    """Fields of `changes`, such as x_labels, are values or functions of the field's value."""
-    sides = {
-        name: batch_of([pair_row(0, (length - 2,), (1,)) for length in lengths], "padded right")
-        for name, lengths in (("x", x_lengths), ("y", y_lengths))
-    }
-    for place, value in changes.items():
-        side, field = place.split("_", 1)
-        sides[side][field] = value(sides[side][field]) if callable(value) else value
-    return made("veco", **config or {})(**{objective: sides}, objective_weights=weights)
+def texts(lengths):
+    return batch_of([pair_row(0, (length - 2,), (1,)) for length in lengths], "padded right")
 
 
-def plug_in(config=None, **changes):
+def ca_mlm(y_lengths=(4, 9, 6), weights=None, objective="ca_mlm_pairs", **config):
+    batch = {"x": texts((7, 5, 6)), "y": texts(y_lengths)}
+    return made("veco", **config)(**{objective: batch}, objective_weights=weights)
+
+
+def plug_in(has_translation=True, **config):
     ids = torch.randint(4, MASK, (3, 9))
     fields = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    fields |= {f"translation_{name}": value for name, value in fields.items()} | changes
-    return made("veco", "ForSequenceClassification", **{"plug_in": True} | (config or {}))(**fields)
+    if has_translation:
+        fields |= {f"translation_{name}": value for name, value in fields.items()}
+    return made("veco", "ForSequenceClassification", **{"plug_in": True} | config)(**fields)
 
 
 def translate(layers=(1, 2), **fields):
@@ -49,8 +47,8 @@ def translate(layers=(1, 2), **fields):
 PAIRS = batch_of([pair_row(1, (6, 5), (2, 9), (0, 1)), pair_row(2, (4, 7), (1, 8), (2, 0))], "padded right")
 
 
-def ernie(config=None, **batches):
-    return made("ernie_m", **dict(mask_token_id=MASK, languages=["en", "de", "zh"]) | (config or {}))(**batches)
+def ernie(batches, **config):
+    return made("ernie_m", **dict(mask_token_id=MASK, languages=["en", "de", "zh"]) | config)(**batches)
 
 
 NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
@@ -64,19 +62,19 @@ REFUSED = [
     ("discount=0.4", lambda: itermax_links(*MATRIX, discount=0.4)),
     # VECO
     ("3 rows of x and 2 of y", lambda: ca_mlm(y_lengths=(4, 9))),
-    ("cross-attention", lambda: ca_mlm(config={"cross_attention": False}, objective="ca_mlm_segments")),
+    ("cross-attention", lambda: ca_mlm(cross_attention=False, objective="ca_mlm_segments")),
     ("weight 0", lambda: ca_mlm(weights=NOTHING)),
     ("'ca_mlm_pairs'", lambda: ca_mlm(weights={"ca_mlm_pairs": 0.0})),
-    ("cross-attention", lambda: plug_in({"cross_attention": False})),
-    ("translation_input_ids", lambda: plug_in(translation_input_ids=None, translation_attention_mask=None)),
-    ("translation_input_ids.*plug_in", lambda: plug_in({"plug_in": False})),
+    ("cross-attention", lambda: plug_in(cross_attention=False)),
+    ("translation_input_ids", lambda: plug_in(has_translation=False)),
+    ("translation_input_ids.*plug_in", lambda: plug_in(plug_in=False)),
     ("decoder_input_ids", translate),
     ("input_ids", lambda: translate(labels=targets(), input_ids=None, attention_mask=None)),
     ("58 positions", lambda: translate(labels=torch.full((4, 59), 7))),
     # ERNIE-M
-    ("attention_mask", lambda: ernie(camlm=PAIRS)),
-    ("language_ids", lambda: ernie({"languages": None}, mlm=PAIRS)),
-    ("mask_token_id", lambda: ernie({"mask_token_id": None})),
+    ("attention_mask", lambda: ernie({"camlm": PAIRS})),
+    ("language_ids", lambda: ernie({"mlm": PAIRS}, languages=None)),
+    ("mask_token_id", lambda: ernie({}, mask_token_id=None)),
     # XLM-Align
     ("alignment_layer", lambda: XlmAlignConfig(**SIZES, alignment_layer=4)),
     ("query_positions", lambda: XlmAlignConfig(**SIZES, query_positions="some")),

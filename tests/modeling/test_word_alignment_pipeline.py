@@ -20,16 +20,16 @@ import json, sys
 import torch
 from transformers import AutoModelForTokenClassification, pipeline
 folders, again, pairs = map(json.loads, sys.argv[2:])
-found = []
+outputs = []
 for folder in folders:
     aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
-    found.append([aligner(pairs, probabilities=True), type(aligner.model).__module__])
+    outputs.append([aligner(pairs, probabilities=True), type(aligner.model).__module__])
 if again:
     model = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(again + "_model")
     aligner.tokenizer.save_pretrained(again + "_model")
     aligner.save_pretrained(again + "_pipeline")
-torch.save(found, sys.argv[1])
+torch.save(outputs, sys.argv[1])
 """
 
 
@@ -41,39 +41,52 @@ def test_pipeline_of_a_folder_that_is_saved_again(sample_tokenizer, fresh_proces
     model.save_pretrained(tmp_path / "first")
     sample_tokenizer.save_pretrained(tmp_path / "first")
     expected = WordAlignmentPipeline(model, sample_tokenizer)(PAIRS, probabilities=True)
-    assert any(one["links"] for one in expected) and not expected[2]["links"]
+    assert expected[0]["links"]
+    assert not expected[2]["links"]
     again = str(tmp_path / "again")
     runs = fresh_process(FRESH, [str(tmp_path / "first")], again, PAIRS)
     runs += fresh_process(FRESH, [again + "_model", again + "_pipeline"], "", PAIRS)
-    for found, module in runs:
-        assert found == expected and "transformers_modules" in module
+    for outputs, module in runs:
+        assert outputs == expected
+        assert "transformers_modules" in module
 
 
 @pytest.fixture(scope="module")
 def aligner(sample_tokenizer):
+    """A pipeline of a tiny model."""
     torch.manual_seed(0)
     model = XlmAlignModel(XlmAlignConfig(vocab_size=len(sample_tokenizer), **TINY))
     return WordAlignmentPipeline(model, sample_tokenizer, device="cpu", method="mutual")
 
 
-def test_pipeline_one_pair_a_list_and_anything_that_iterates(aligner):
-    one = aligner(PAIRS[0])
-    assert set(one) == {"source", "target", "links", "windows", "source_offsets", "target_offsets"}
-    assert one["source"][-2:] == ["which", "?"] and one["target"][:4] == ["Weiß", "ein", "Modell", ","] and one["links"]
-    assert [PAIRS[0][1][begin:end] for begin, end in one["target_offsets"]] == one["target"]
-    assert aligner({"source": PAIRS[0][0], "target": PAIRS[0][1], "id": 7}) == one
-    of_words = aligner((one["source"], one["target"]))
-    assert of_words == {name: value for name, value in one.items() if "offsets" not in name}
-    assert aligner([PAIRS[0], list(PAIRS[0])]) == [one, one]
-    assert aligner([]) == [] and next(aligner(iter(PAIRS))) == one
+def test_pipeline_of_one_pair(aligner):
+    output = aligner(PAIRS[0])
+    assert set(output) == {"source", "target", "links", "windows", "source_offsets", "target_offsets"}
+    assert output["source"][-2:] == ["which", "?"]
+    assert output["target"][:4] == ["Weiß", "ein", "Modell", ","]
+    assert output["links"]
+    _, target = PAIRS[0]
+    assert [target[begin:end] for begin, end in output["target_offsets"]] == output["target"]
+
+
+def test_pipeline_takes_dictionaries_words_lists_and_anything_that_iterates(aligner):
+    source, target = PAIRS[0]
+    expected = aligner((source, target))
+    assert aligner({"source": source, "target": target, "id": 7}) == expected
+    of_words = aligner((expected["source"], expected["target"]))
+    assert of_words == {name: value for name, value in expected.items() if "offsets" not in name}
+    assert aligner([(source, target), [source, target]]) == [expected, expected]
+    assert aligner([]) == []
+    assert next(aligner(iter(PAIRS))) == expected
 
 
 def test_pipeline_parameters_and_those_of_a_call(aligner, sample_tokenizer):
-    own = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, threshold=0.3)
-    expected = next(own.align(PAIRS[:1], probabilities=True))
+    by_hand = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, threshold=0.3)
+    expected = vars(next(by_hand.align(PAIRS[:1], probabilities=True)))
     options = dict(method="softmax", layer=1, threshold=0.3, probabilities=True)
-    in_a_call = aligner(PAIRS[0], **options)
-    assert in_a_call == vars(expected)
-    from_the_start = WordAlignmentPipeline(aligner.model, sample_tokenizer, device="cpu", batch_size=5, **options)
-    assert from_the_start.aligner.batch_size == 5 and from_the_start(PAIRS[0]) == in_a_call
-    assert aligner(PAIRS[0]) != in_a_call and aligner.aligner.method == "mutual"  # the call left nothing behind
+    assert aligner(PAIRS[0], **options) == expected
+    with_options = WordAlignmentPipeline(aligner.model, sample_tokenizer, device="cpu", batch_size=5, **options)
+    assert with_options.aligner.batch_size == 5
+    assert with_options(PAIRS[0]) == expected
+    assert aligner(PAIRS[0]) != expected  # the call left nothing behind
+    assert aligner.aligner.method == "mutual"

@@ -11,7 +11,8 @@ from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
 def test_user_errors_end_with_a_message_and_a_code(error, code, capsys):
     with pytest.raises(SystemExit) as stop, user_errors():
         raise error
-    assert stop.value.code == code and str(error) in capsys.readouterr().err
+    assert stop.value.code == code
+    assert str(error) in capsys.readouterr().err
 
 
 def test_user_errors_keep_the_traceback_of_our_faults(monkeypatch):
@@ -29,5 +30,7 @@ def test_command_parser_options_have_hyphens_or_underscores(argument):
     parser.add_argument("--hub-root")
     parser.add_argument("files", nargs="*")
     flags = parser.parse_intermixed_args(["a-b_c", argument, "--hub_root=x-y_z"])
-    assert flags.dry_run and flags.hub_root == "x-y_z" and flags.files == ["a-b_c"]
+    assert flags.dry_run
+    assert flags.hub_root == "x-y_z"
+    assert flags.files == ["a-b_c"]
     assert "version" not in flags  # commands pass their flags on

@@ -58,7 +58,10 @@ def test_run_facts_say_whether_there_are_uncommitted_changes(checkout, change, i
     if change:
         name, content = change
         file = provenance.REPOSITORY / name
-        file.unlink() if content is None else file.write_text(content)
+        if content is None:
+            file.unlink()
+        else:
+            file.write_text(content)
     assert run_facts([])["git"] == {"commit": head, "dirty": is_dirty}
     checkout("add", "-A")  # staged
     assert run_facts([])["git"]["dirty"] == (is_dirty or change == ("notes.txt", "mine\n"))
@@ -77,16 +80,17 @@ def test_folder_fingerprint_is_of_names_and_bytes(tmp_path):
     model.mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"weights")
-    first = folder_fingerprint(model)
+    fingerprint = folder_fingerprint(model)
     shutil.copytree(model, tmp_path / "copy")
-    assert folder_fingerprint(tmp_path / "copy") == first
+    assert folder_fingerprint(tmp_path / "copy") == fingerprint
     (model / "README.md").write_text("a card is no weight")
     (model / "training_args.bin").write_bytes(b"nor are these")
-    assert folder_fingerprint(model) == first
+    assert folder_fingerprint(model) == fingerprint
     (model / "model.safetensors").write_bytes(b"Weights")
-    assert (changed := folder_fingerprint(model)) != first
+    of_other_weights = folder_fingerprint(model)
+    assert of_other_weights != fingerprint
     (model / "config.json").write_text('{"num_hidden_layers": 1}')
-    assert folder_fingerprint(model) != changed
+    assert folder_fingerprint(model) != of_other_weights
     (model / "config.json").unlink()
     with pytest.raises(ValueError, match="config.json"):
         folder_fingerprint(model)
@@ -100,26 +104,30 @@ def test_write_json_replaces_a_file_as_a_whole_or_not_at_all(tmp_path, monkeypat
     monkeypatch.setattr(os, "replace", lambda source, target: os.stat("/no disk"))
     with pytest.raises(OSError):
         write_json(path, {"language": "new"})
-    assert read_json(path) == {"language": "中文"} and [item.name for item in tmp_path.iterdir()] == ["facts.json"]
+    assert read_json(path) == {"language": "中文"}
+    assert os.listdir(tmp_path) == ["facts.json"]
 
 
 def test_write_json_removes_what_killed_processes_left(tmp_path):
     path = tmp_path / "facts.json"
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    files = [f".facts.json.{process}.tmp" for process in (ended.pid, os.getppid(), "note")]
-    for name in [*files, f".other.json.{ended.pid}.tmp"]:
+    left_by_ended = f".facts.json.{ended.pid}.tmp"
+    others = {f".facts.json.{os.getppid()}.tmp", ".facts.json.note.tmp", f".other.json.{ended.pid}.tmp"}
+    for name in (left_by_ended, *others):
         (tmp_path / name).write_text("{")
     write_json(path, {"score": 1})
-    assert {item.name for item in tmp_path.iterdir()} == {"facts.json", *files[1:], f".other.json.{ended.pid}.tmp"}
+    assert set(os.listdir(tmp_path)) == {"facts.json", *others}
 
 
 def test_model_fingerprint_is_the_commit_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     cached = tmp_path / "models--own--one"
-    for file, content in {f"snapshots/{'a' * 40}/config.json": "{}", "refs/main": "a" * 40}.items():
-        (cached / file).parent.mkdir(parents=True)
-        (cached / file).write_text(content)
-    assert model_fingerprint("own/one") == f"hub:own/one@{'a' * 40}"
+    commit = "a" * 40
+    (cached / "snapshots" / commit).mkdir(parents=True)
+    (cached / "snapshots" / commit / "config.json").write_text("{}")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    assert model_fingerprint("own/one") == f"hub:own/one@{commit}"
     with pytest.raises(ValueError, match="own/two"):
         model_fingerprint("own/two")

@@ -76,9 +76,11 @@ config: {a: [1, 2.5], b: {c: text}}
 
 
 def write(folder, **texts):
+    """Files of these names and texts; returns the path of the last one."""
     for name, text in texts.items():
-        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return str(folder / f"{name}.yaml")
+        path = folder / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_load_recipe_sets_one_field_by_an_override(recipe_file, override, get, e
 
 
 @pytest.mark.parametrize(
-    ("base", "own", "override", "named"),
+    ("base", "recipe", "override", "named"),
     [
         (YAML, "extends: base.yaml", "stages.0.step=1", "stages.0.step .*'steps'"),
         (YAML, "extends: base.yaml", "stages.0.goals.mlm.weight=0", "stages.0.goals.mlm.weight .*0"),
@@ -127,9 +129,10 @@ def test_load_recipe_sets_one_field_by_an_override(recipe_file, override, get, e
         ("betas: {a: 3}", "extends: base.yaml", "output_dir=a", "recipe.yaml: betas is {'a': 3}"),
     ],
 )
-def test_load_recipe_refuses(tmp_path, base, own, override, named):
+def test_load_recipe_refuses(tmp_path, base, recipe, override, named):
+    path = write(tmp_path, base=base, recipe=recipe)
     with pytest.raises(ValueError, match=named):
-        load_recipe(Recipe, write(tmp_path, base=base, recipe=own), [override])
+        load_recipe(Recipe, path, [override])
 
 
 @pytest.mark.parametrize(
@@ -144,20 +147,21 @@ def test_load_recipe_refuses(tmp_path, base, own, override, named):
 def test_load_recipe_inserts_no_environment_variables(monkeypatch, text):
     monkeypatch.setenv("MY_API_KEY", "0123456789")
     OmegaConf.register_resolver("somebody_elses", lambda text: text, replace=True)
-    for name, config in (("output_dir", {"output_dir": text}), ("config.deep.0", {"config": {"deep": [text]}})):
+    for name, fields in (("output_dir", {"output_dir": text}), ("config.deep.0", {"config": {"deep": [text]}})):
         with pytest.raises(ValueError, match=re.escape(name)) as raised:
-            load_recipe(Recipe, config, ["config.name=env"])
+            load_recipe(Recipe, fields, ["config.name=env"])
         assert "0123456789" not in str(raised.value)
 
 
 def test_validate_a_row_of_a_table_as_a_recipe(tmp_path):
-    rows = ".shared: &shared {precision: fp32}\none: {extends: base.yaml, output_dir: b}\n"
-    write(tmp_path, base="precision: bf16\n", paper=rows + "two: {<<: *shared, extends: paper.yaml#one}\n")
+    first = "one: {extends: base.yaml, output_dir: b}\n"
+    second = "two: {<<: *shared, extends: paper.yaml#one}\n"
+    write(tmp_path, base="precision: bf16\n", paper=".shared: &shared {precision: fp32}\n" + first + second)
     assert read_yaml(tmp_path / "paper.yaml#one") == {"output_dir": "b", "precision": "bf16"}
     assert read_yaml(str(tmp_path / "paper.yaml#two")) == {"precision": "fp32"}  # output_dir is not inherited
     assert recipe_names(tmp_path) == ["base.yaml", "paper.yaml#one", "paper.yaml#two"]
-    write(tmp_path, own="extends: paper.yaml#two\nshuffle: false\n")
-    assert load_recipe(Recipe, tmp_path / "own.yaml", ["output_dir=o"]) == Recipe("o", precision="fp32", shuffle=False)
+    path = write(tmp_path, mine="extends: paper.yaml#two\nshuffle: false\n")
+    assert load_recipe(Recipe, path, ["output_dir=o"]) == Recipe("o", precision="fp32", shuffle=False)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +176,12 @@ def test_validate_a_row_of_a_table_as_a_recipe(tmp_path):
         ("one.yaml", r"one\.yaml was not found\. .*paper\.yaml#one\.$"),
         ("papers.yaml#one", r"papers\.yaml#one was not found\. .*paper\.yaml#one\.$"),
         ("base.yaml#one", r"base\.yaml#one is no row .*none\."),
-        ("own.yaml", r"paper\.yaml#tow \(extended by .*own\.yaml\) is no row .*'two'"),
+        ("mine.yaml", r"paper\.yaml#tow \(extended by .*mine\.yaml\) is no row .*'two'"),
         ("loop/paper.yaml#one", r"paper\.yaml#one \(extended by .*paper\.yaml#two\) extends itself"),
     ],
 )
 def test_load_recipe_refuses_what_is_no_file_and_no_row(tmp_path, name, named):
-    write(tmp_path, base="precision: bf16\n", own="extends: paper.yaml#tow\n")
+    write(tmp_path, base="precision: bf16\n", mine="extends: paper.yaml#tow\n")
     write(tmp_path, paper=".shared: {precision: fp32}\none: {precision: fp32}\ntwo: {output_dir: b}\nnumber: 3\n")
     (tmp_path / "loop").mkdir()
     write(tmp_path / "loop", paper="one: {extends: paper.yaml#two}\ntwo: {extends: paper.yaml#one}\n")
@@ -199,11 +203,16 @@ def test_load_recipe_finds_installed_recipes_and_data_from_any_folder(tmp_path, 
 
 
 def test_load_recipe_overrides_those_that_a_file_extends(tmp_path):
-    write(tmp_path, base=YAML, middle="extends: base.yaml\nstage: {goals: {mlm: {weight: 2}}}\nbetas: [0.5, 0.6]\n")
-    own = "extends: middle.yaml\noutput_dir: a\nstages: [{}]\nstage: {steps: 3, goals: {tlm: {}}}\nconfig: {a: [9]}"
-    stage, config = Stage(steps=3, goals={"mlm": Goal(2.0), "tlm": Goal()}), {"a": [9], "b": {"c": "text"}}
-    recipe = load_recipe(Recipe, write(tmp_path, own=own), ["corpora=[]"])
-    assert recipe == Recipe("a", stages=[Stage()], stage=stage, betas=[0.5, 0.6], config=config)
+    middle = "extends: base.yaml\nstage: {goals: {mlm: {weight: 2}}}\nbetas: [0.5, 0.6]\n"
+    top = "extends: middle.yaml\noutput_dir: a\nstages: [{}]\nstage: {steps: 3, goals: {tlm: {}}}\nconfig: {a: [9]}"
+    expected = Recipe(
+        "a",
+        stages=[Stage()],
+        stage=Stage(steps=3, goals={"mlm": Goal(2.0), "tlm": Goal()}),
+        betas=[0.5, 0.6],
+        config={"a": [9], "b": {"c": "text"}},
+    )
+    assert load_recipe(Recipe, write(tmp_path, base=YAML, middle=middle, top=top), ["corpora=[]"]) == expected
 
 
 def test_save_recipe_writes_an_equal_recipe_and_recipe_differences_names_changes(recipe_file, tmp_path):
@@ -218,14 +227,26 @@ def test_save_recipe_writes_an_equal_recipe_and_recipe_differences_names_changes
     ]
 
 
-def test_parse_command_line_reads_config_overrides_and_flags(recipe_file, capsys):
-    flags = {"--resume": dict(action="store_true", help="continue")}
+FLAGS = {"--resume": dict(action="store_true", help="continue")}
+
+
+def test_parse_command_line_reads_config_overrides_and_flags(recipe_file):
     argv = ["stages.0.steps=3", "--resume", "--config", recipe_file, "precision=bf16"]
-    recipe, arguments = parse_command_line(Recipe, "text", flags, argv)
-    assert (recipe.stages[0].steps, recipe.precision, arguments.resume) == (3, "bf16", True)
-    for arguments, code in ((["--config", recipe_file, "stepz=1"], 2), (["--help"], 0)):
-        with pytest.raises(SystemExit) as stop:
-            parse_command_line(Recipe, "text", flags, arguments)
-        assert stop.value.code == code
-    said = capsys.readouterr()
-    assert "stepz" in said.err and "corpora.N.path" in said.out and "--resume" in said.out
+    recipe, arguments = parse_command_line(Recipe, "text", FLAGS, argv)
+    assert recipe.stages[0].steps == 3
+    assert recipe.precision == "bf16"
+    assert arguments.resume
+
+
+def test_parse_command_line_refuses_in_one_line(recipe_file, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse_command_line(Recipe, "text", FLAGS, ["--config", recipe_file, "stepz=1"])
+    assert "stepz" in capsys.readouterr().err
+
+
+def test_parse_command_line_helps_with_fields_and_flags(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_command_line(Recipe, "text", FLAGS, ["--help"])
+    printed = capsys.readouterr().out
+    assert "corpora.N.path" in printed
+    assert "--resume" in printed

@@ -9,6 +9,7 @@ REPO = "owner/model"
 
 @pytest.fixture
 def checkpoint(tmp_path):
+    """The folder of a checkpoint: a model, and the state of its training."""
     folder = tmp_path / "checkpoint-3"
     folder.mkdir()
     for name in ("config.json", "model.safetensors", "optimizer.pt", "trainer_state.json", "training_args.bin"):
@@ -18,15 +19,19 @@ def checkpoint(tmp_path):
 
 def test_uploads_push_the_model_alone_and_report_failures(checkpoint, hub, monkeypatch):
     check_recording(None, REPO)
-    said = []
-    uploads = CheckpointUploads(REPO, said.append)
+    messages = []
+    uploads = CheckpointUploads(REPO, messages.append)
     monkeypatch.setenv("HF_TOKEN", "nonsense")
     uploads.push(checkpoint, "step 3")
-    monkeypatch.setenv("HF_TOKEN", "writer")
-    assert len(said) == 1 and REPO in said[0] and "step 3" in said[0]
+    [message] = messages
+    assert REPO in message
+    assert "step 3" in message
     assert "config.json" not in hub.files(REPO)
+
+    monkeypatch.setenv("HF_TOKEN", "writer")
     uploads.push(checkpoint, "step 4")
     files = hub.files(REPO)
     assert set(files) == {".gitattributes", "config.json", "model.safetensors"}
     assert files["model.safetensors"] == b"content of model.safetensors"
-    assert "step 4" in hub.titles(REPO)[-1] and len(said) == 1
+    assert "step 4" in hub.titles(REPO)[-1]
+    assert messages == [message]

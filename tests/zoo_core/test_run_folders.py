@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -22,40 +21,52 @@ with run_lock(sys.argv[1]):
 """
 
 
-def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestconfig, tmp_path):
-    folder, pipes = tmp_path / "runs" / "mine", dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for end in (lambda holder: os.kill(holder.pid, signal.SIGKILL), lambda holder: holder.stdin.close()):
-        command = [sys.executable, "-c", HOLDER, str(folder)]
-        with subprocess.Popen(command, **pipes, cwd=pytestconfig.rootpath) as holder:
-            assert holder.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=str(folder)), run_lock(folder):
-                pass
-            end(holder)
-            holder.wait()
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestconfig, tmp_path, is_killed):
+    folder = tmp_path / "runs" / "mine"
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, **pipes, cwd=pytestconfig.rootpath) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=str(folder)), run_lock(folder):
+            pass
+        if is_killed:
+            holder.kill()
+        else:
+            holder.stdin.close()
+        holder.wait()
     with run_lock(folder):
         (folder / "results").touch()
     assert os.listdir(folder) == ["results"]
 
 
 def test_remove_own_leaves_other_names_and_links(tmp_path):
-    folder, elsewhere = tmp_path / "steps", tmp_path / "elsewhere"
+    folder = tmp_path / "steps"
     for name in ("step-1", "step-2", "step-3", "step-3.bak", "my-step-3", ".git"):
         (folder / name).mkdir(parents=True)
         (folder / name / "file").touch()
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (folder / "step-4").symlink_to(elsewhere)
     (folder / "step-5").touch()
     (folder / LOCK).touch()
     remove_own(folder, r"step-\d+", needed=[folder / "step-2"])
-    left = [".git", "my-step-3", "step-2", "step-3.bak", "step-4"]
-    assert sorted(os.listdir(folder)) == [".git", LOCK, *left[1:]] and elsewhere.exists()
-    assert not_own(folder, "") == left and not_own(folder, r"step-\d") == [".git", "my-step-3", "step-3.bak"]
-    (tmp_path / "own" / "step-1").mkdir(parents=True)
-    remove_own(tmp_path / "own", r"step-\d+")
-    assert not (tmp_path / "own").exists() and not_own(tmp_path / "own", "") == []
+    assert set(os.listdir(folder)) == {".git", LOCK, "my-step-3", "step-2", "step-3.bak", "step-4"}
+    assert elsewhere.exists()
+    assert not_own(folder, "") == [".git", "my-step-3", "step-2", "step-3.bak", "step-4"]
+    assert not_own(folder, r"step-\d") == [".git", "my-step-3", "step-3.bak"]
+
+
+def test_remove_own_removes_a_folder_without_other_names(tmp_path):
+    folder = tmp_path / "own"
+    (folder / "step-1").mkdir(parents=True)
+    remove_own(folder, r"step-\d+")
+    assert not folder.exists()
+    assert not_own(folder, "") == []
 
 
 def make_checkpoint(folder):
+    """Files of every format that a checkpoint has."""
     (folder / "model").mkdir(parents=True)
     save_file({"a": np.arange(100.0), "b": np.ones((3, 4))}, folder / "model" / "model.safetensors")
     torch.save({"state": {0: torch.ones(9)}, "rate": 0.1}, folder / "optimizer.pt")
@@ -70,18 +81,21 @@ NEEDED = ("optimizer.pt", "model/model.safetensors")
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "optimizer.pt", "random.pkl", "state.json"])
-@pytest.mark.parametrize("size", [0, 1, 8, 9, 0.5, -30, -1])
+@pytest.mark.parametrize("size", [0, 1, 8, 9, "half", -30, -1])
 def test_damaged_file_is_the_one_that_is_cut_off(name, size, tmp_path):
     folder = make_checkpoint(tmp_path / "step-1")
     assert damaged_file(folder, NEEDED) is None
     file = folder / name
     content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * size) if size == 0.5 else size])
+    if size == "half":
+        size = len(content) // 2
+    file.write_bytes(content[:size])
     assert damaged_file(folder, NEEDED) == file
     file.write_bytes(bytes(len(content)))  # blocks that were never written
     assert damaged_file(folder, NEEDED) == file
     file.unlink()
-    assert damaged_file(folder, NEEDED) == (file if name in NEEDED else None)
+    missing = file if name in NEEDED else None
+    assert damaged_file(folder, NEEDED) == missing
 
 
 def test_damaged_file_that_is_empty_is_damaged_in_any_format(tmp_path):
@@ -99,8 +113,9 @@ def test_newest_whole_passes_over_damaged_ones_and_says_so(tmp_path, capsys):
     for checkpoint in checkpoints[1:]:
         (checkpoint / "optimizer.pt").write_bytes(b"")
     assert newest_whole(checkpoints, NEEDED) == checkpoints[0]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(checkpoints[2] / "optimizer.pt") in line and str(checkpoints[0]) in line
+    [line] = capsys.readouterr().err.splitlines()
+    assert str(checkpoints[2] / "optimizer.pt") in line
+    assert str(checkpoints[0]) in line
     (checkpoints[0] / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match=str(checkpoints[2] / "optimizer.pt")):
         newest_whole(checkpoints, NEEDED)
