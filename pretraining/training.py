@@ -46,6 +46,7 @@ from crosslingual_zoo.pretraining.evaluation import Meter, evaluate
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
 from crosslingual_zoo.pretraining.start.initialization import Start, compiler_errors
+from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.pretraining.stopping import Stops
 from crosslingual_zoo.pretraining.tracking import RunReport
@@ -110,7 +111,7 @@ def read_parts(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None
     """Reads what a recipe names. Text is tokenized, once. `checkpoint`: that of a resumed run."""
     with main_first():  # of each machine; then tokenized text and remote code are in the cache
         start = Start(recipe)
-        tokenizer = start.load_tokenizer()
+        tokenizer = tokenizer_of(recipe)
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
         # pyrefly: ignore[bad-specialization]  # our models all set a limit

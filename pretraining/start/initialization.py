@@ -19,7 +19,7 @@ from crosslingual_zoo.modeling.masked_lm import ForPreTraining
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
-from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed, start_of
 from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching
 from crosslingual_zoo.zoo_core.recipes import nearest
 
@@ -40,28 +40,11 @@ class Start:
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self.model = recipe.model
-        self.start_from = None
-        if self.model.start_from:
-            self.start_from = self._pretrained(self.model.start_from, "model.start_from")
+        self.start_from = start_of(recipe)
         self.source = None
         if self.model.meta_pretrained:
             self.source = MetaCheckpoint(self.model.meta_pretrained, recipe.hub_root, recipe.trust_remote_code)
         self.lacks_head = False  # set by `load`: whether the checkpoint's LM head starts at random
-
-    def _pretrained(self, name: str, field: str) -> Pretrained:
-        return Pretrained(name, field, self.recipe.hub_root, self.recipe.trust_remote_code)
-
-    def load_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
-        pretrained = self.start_from
-        if self.recipe.tokenizer:
-            pretrained = self._pretrained(self.recipe.tokenizer, "tokenizer")
-        if not pretrained:
-            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
-        tokenizer = pretrained.tokenizer()
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"{pretrained} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
-        return tokenizer
 
     @cached_property
     def model_class(self) -> type[ForPreTraining]:
