@@ -13,11 +13,16 @@ allocator counts it, without weights, gradients and Adam's moments. If the peer'
 memory, lower `--pairs`. With `--mfu`, the table has model FLOP utilization, too: useful FLOPs (`Size.mlm`) a second,
 over those of a product of two large matrices in the same precision.
 
+On a GPU, `--gpu` measures in bf16 what people pre-train: 16 to 256 random pairs and 16 rows full of 512 tokens, with
+`--mfu 8192`. Two more ways have compiled layers: packed, and ours as with `model.compile`. A way that does not fit into
+the GPU's memory is left out. On a CPU, try the command with `--layers 1 --hidden 64 --vocab 300 --pairs 2 --mfu 64`.
+
 Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
 one of pretraining/training.py. Legend: `M` texts or pairs.
 """
 
 import argparse
+import copy
 import gc
 import json
 import multiprocessing
@@ -59,12 +64,14 @@ from crosslingual_zoo.pretraining.data.examples import Texts
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 from crosslingual_zoo.pretraining.recipe import ModelStart, Recipe
 from crosslingual_zoo.pretraining.recipe_phases import Phase
+from crosslingual_zoo.pretraining.start.initialization import compile_layers
 from crosslingual_zoo.pretraining.training import Training, make_accelerator
 from crosslingual_zoo.zoo_core.command_line import user_errors
 
 MEGABATCH = 50  # batches that the Trainer's group_by_length sorts at a time
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}  # between the losses of all ways
 PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
+COMPILED = {PACKED: "transformers, packed, compiled", OURS: "ours, compiled"}
 PREDICTED = 0.15  # both sides' default
 LONGEST = 512  # positions of a packed row, and of the model
 ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
@@ -125,6 +132,9 @@ PARTS = {
     "grouped-fp32": Part("grouped", "fp32", 16),
     "packed-fp32": Part("packed", "fp32", 4),
 }
+GPU_PARTS = {f"random-{pairs}": Part("random", "bf16", pairs) for pairs in (16, 64, 128, 256)}
+GPU_PARTS["packed-16"] = Part("packed", "bf16", 16)
+GPU_MATRIX = 8192  # rows of the matrices whose product shows the peak
 
 
 def read_lengths() -> np.ndarray:
@@ -181,12 +191,14 @@ def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
 class OurStep:
     """A step of this package, by the methods of its training loop."""
 
-    def __init__(self, peer: PreTrainedModel, tokenizer: Any, part: Part):
+    def __init__(self, peer: PreTrainedModel, tokenizer: Any, part: Part, compiles: bool = False):
         model, self.objective = ours_of(peer), part.objective
         self.collator = OBJECTIVES[part.objective](tokenizer, batch_size=1, mask_probability=PREDICTED)
         self.phase = Phase("bench", 1_000_000, {part.objective: self.collator}, learning_rate=1e-5)
         recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=part.precision)
         model.set_skip_padding(True)
+        if compiles:
+            compile_layers(model)
         self.training = Training(recipe, model, [], tokenizer, make_accelerator(part.precision))
         self.training._start_phase(0)
         self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
@@ -265,13 +277,29 @@ def features(examples: Texts, tokenizer: Any) -> list[dict[str, list[int]]]:
     return [{"input_ids": [begin, *of[1:]], "special_tokens_mask": [int(token == end) for token in of]} for of in rows]
 
 
-def steps_of(encoder: str, size: Size, part: Part) -> dict[str, OurStep | PeerStep]:
-    """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
-    tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
-    steps = {PEER: PeerStep(model, tokenizer, part.precision)}
+def steps_of(encoder: str, size: Size, part: Part, compiles: bool = False) -> dict[str, OurStep | PeerStep]:
+    """The step of each way, on shared weights; the packed peer needs XLM-R's parts. `compiles`: also the compiled ones.
+
+    The same function compiles the layers of both sides.
+    """
+    tokenizer = made_up_tokenizer(size.vocab)
+    model = masked_lm(encoder, size)
+    compiled_model = with_same_weights(model)
+    steps: dict[str, OurStep | PeerStep] = {PEER: PeerStep(model, tokenizer, part.precision)}
     if encoder == "xlm-roberta":
         steps[PACKED] = PeerStep(model, tokenizer, part.precision, packs=True)
-    return steps | {OURS: OurStep(model, tokenizer, part)}
+        if compiles:
+            compile_layers(compiled_model)
+            steps[COMPILED[PACKED]] = PeerStep(compiled_model, tokenizer, part.precision, packs=True)
+    steps[OURS] = OurStep(model, tokenizer, part)
+    if compiles:
+        steps[COMPILED[OURS]] = OurStep(model, tokenizer, part, compiles=True)
+    return steps
+
+
+def with_same_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model that shares its parameters."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 @torch.no_grad()
@@ -316,12 +344,16 @@ def memory_of(step: OurStep | PeerStep, batch: Texts) -> float:
 
 def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]:
     """One part: its rows of the table, and its tokens. Raises ValueError if the ways have different losses."""
-    steps, pairs_M2, rng = steps_of(flags.encoder, size, part), read_lengths(), np.random.default_rng(0)
-    rounds = {number: round_batches(part, pairs_M2, number, flags.batches) for number in range(-1, flags.rounds)}
-    data = {number: [made_up_examples(of, size.vocab, rng) for of in batches] for number, batches in rounds.items()}
+    steps = steps_of(flags.encoder, size, part, flags.gpu)
+    lengths = round_lengths(part, flags)
+    rng = np.random.default_rng(0)
+    data: dict[int, list[Texts]] = {}
+    for number, batches in lengths.items():
+        data[number] = [made_up_examples(batch, size.vocab, rng) for batch in batches]
     losses = losses_of(steps, data[-1][0][:4])
     if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
         raise ValueError(f"The ways do not have the same loss: {losses}.")
+    steps = {way: step for way, step in steps.items() if fits(step, data[-1][0])}
 
     def run(way: str, number: int) -> None:
         for batch in data[number]:
@@ -330,23 +362,60 @@ def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]
 
     timed = interleaved({way: lambda n, way=way: seconds_of(lambda: run(way, n)) for way in steps}, flags.rounds)
     memory = {way: memory_of(step, data[0][0]) for way, step in steps.items()}
-    drawn = [np.concatenate(rounds[number]) for number in range(flags.rounds)]
+    drawn = [np.concatenate(lengths[number]) for number in range(flags.rounds)]
     tokens = [int(row_lengths(batch).sum()) for batch in drawn]
     useful = [size.mlm(row_lengths(batch), PREDICTED * batch.sum()) for batch in drawn]
-    peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32) if flags.mfu else None
-    rows = [
-        {
-            "way": way,
-            "ms a real token": 1000 * statistics.median(a / n for a, n in zip(seconds, tokens, strict=True)),
-            "faster by": median_ratio(timed[PEER], seconds) if way != PEER else None,
-            "than packed": median_ratio(timed[PACKED], seconds) if way == OURS and PACKED in timed else None,
-            "MiB above": memory[way],
-            "less by": memory[PEER] / memory[way] if way != PEER else None,
-            "of the peak": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
-        }
-        for way, seconds in timed.items()
-    ]
+    peak = None
+    if flags.mfu:
+        peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32)
+    rows = []
+    for way, seconds in timed.items():
+        milliseconds_a_token = [1000 * duration / count for duration, count in zip(seconds, tokens, strict=True)]
+        row = {"way": way, "ms a step": 1000 * statistics.median(seconds) / flags.batches}
+        row["ms a real token"] = statistics.median(milliseconds_a_token)
+        row |= comparisons(way, timed)
+        row["MiB above"] = memory[way]
+        if PEER in memory and way != PEER:
+            row["less by"] = memory[PEER] / memory[way]
+        if peak is not None:
+            speeds = [flops / duration for flops, duration in zip(useful, seconds, strict=True)]
+            row["of the peak"] = statistics.median(speeds) / peak
+        rows.append(row)
     return {**part._asdict(), "real_tokens_a_round": tokens, "ways": rows, "seconds": timed}
+
+
+def round_lengths(part: Part, flags: argparse.Namespace) -> dict[int, list[np.ndarray]]:
+    """The lengths of the texts in the batches of each round; round -1 is the warm-up."""
+    pairs_M2 = read_lengths()
+    lengths = {}
+    for number in range(-1, flags.rounds):
+        lengths[number] = round_batches(part, pairs_M2, number, flags.batches)
+    return lengths
+
+
+def fits(step: OurStep | PeerStep, batch: Texts) -> bool:
+    """Whether the memory of the GPU is enough for a step."""
+    try:
+        step(batch)
+    except torch.OutOfMemoryError:
+        step.model.zero_grad()
+        gc.collect()
+        torch.cuda.empty_cache()
+        return False
+    step.model.zero_grad()
+    return True
+
+
+def comparisons(way: str, timed: dict[str, list[float]]) -> dict[str, float | None]:
+    """How many times as fast a way is as plain; and ours, compiled or not, as the packed peers."""
+    others = {"faster by": PEER}
+    if way in (OURS, COMPILED[OURS]):
+        others |= {"than packed": PACKED, "than packed, compiled": COMPILED[PACKED]}
+    ratios: dict[str, float | None] = {}
+    for name, other in others.items():
+        is_compared = other in timed and other != way
+        ratios[name] = median_ratio(timed[other], timed[way]) if is_compared else None
+    return ratios
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -359,18 +428,27 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=2, help="batches of a round (default %(default)s)")
     parser.add_argument("--encoder", choices=ENCODERS, default="xlm-roberta", help="architecture (default %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
+    parser.add_argument("--gpu", action="store_true", help="measure, in place of --parts, what is for a GPU")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
     parser.add_argument("--mfu", type=int, metavar="N", help="also show the share of the peak of N x N matrices")
     flags = parser.parse_args(argv)
-    size, parts = Size(flags.layers, flags.hidden, flags.vocab), {}
+    size = Size(flags.layers, flags.hidden, flags.vocab)
+    parts = {name: PARTS[name] for name in flags.parts}
+    if flags.gpu:
+        parts = GPU_PARTS
+        flags.mfu = flags.mfu or GPU_MATRIX
+    if flags.pairs:
+        parts = {name: part._replace(pairs=flags.pairs) for name, part in parts.items()}
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
     spawn = multiprocessing.get_context("spawn")
-    with user_errors(), ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
-        for name in flags.parts:
-            part = PARTS[name]._replace(pairs=flags.pairs or PARTS[name].pairs)
-            parts[name] = pool.submit(measure, size, part, flags).result()  # memory that nothing has touched
-            show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch", parts[name]["ways"])
-        write_results(flags, {"model": size._asdict(), "device": DEVICE, "parts": parts})
+    # on a CPU, a new process has memory that nothing has touched; on a GPU, one process compiles once for all parts
+    tasks = None if flags.gpu else 1
+    results = {}
+    with user_errors(), ProcessPoolExecutor(1, spawn, max_tasks_per_child=tasks) as pool:
+        for name, part in parts.items():
+            results[name] = pool.submit(measure, size, part, flags).result()
+            show(f"{name}: {part.objective.upper()}, {part.pairs} rows a batch", results[name]["ways"])
+        write_results(flags, {"model": size._asdict(), "device": DEVICE, "parts": results})
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config, tok
 from transformers.utils import logging as transformers_logging
 
 from . import MODEL_TYPES
-from .configuration_encoder import first_position
-from .layer_states import check_finite
 
 logger = transformers_logging.get_logger(__name__)
 
@@ -215,6 +213,8 @@ def check_vocabulary(tokenizer: Any, config: PreTrainedConfig, name: str) -> Non
             f"The tokenizer has {len(tokenizer)} tokens, the model of {name} has {config.vocab_size} embeddings. Use "
             "the model's own tokenizer."
         )
+    from .configuration_encoder import first_position  # with the classes of models, which take seconds to import
+
     padding_ids = (tokenizer.pad_token_id, config.pad_token_id)
     differ = None not in padding_ids and padding_ids[0] != padding_ids[1]
     if differ and first_position(config) > 0:
@@ -288,6 +288,8 @@ def load_whole(
     if "num_hidden_layers" in options:
         info["unexpected_keys"] = {key for key in info["unexpected_keys"] if not LAYER.search(key)}
     fresh_weights(model, info, name, is_whole=True)
+    from .layer_states import check_finite
+
     check_finite(model, name, reads_vocabulary)
     return without_padding(model).eval()
 

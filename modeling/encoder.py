@@ -538,9 +538,13 @@ class EncoderModel(EncoderPreTrainedModel):
         texts: PaddedBatch,
         others: PaddedBatch | None,
         num_layers: int | None,
+        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """The layers, on embedded tokens of the `texts`, with cross-attention to the `others`."""
+        """The layers, on embedded tokens of the `texts`, with cross-attention to the `others`.
+
+        `output_hidden_states` is for the decorator. Compiled layers that read it would be compiled for each value.
+        """
         attention_mask = prepare_attention_mask(
             self.config, states_BTH, texts.needed_mask(), has_padding=bool(texts.has_padding)
         )

@@ -73,7 +73,8 @@ def show_plan(recipe: Recipe) -> None:
     matching = start.match(tokenizer)
     if is_measured:
         if accelerator.device.type != "cuda":
-            start.model = replace(start.model, attention="sdpa")  # others may be of a GPU alone
+            # others may be of a GPU alone, and to compile would take longer than all the rest
+            start.model = replace(start.model, attention="sdpa", compile=False)
         model = start.build_model(config, matching)
     elif start.start_from:
         model = start.load(config, attn_implementation="eager", device_map="meta")  # tells whether it lacks a head

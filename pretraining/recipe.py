@@ -94,6 +94,9 @@ class ModelStart:
     attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option("sdpa", "attention function")
     skip_padding: bool = option(True, "skip the computation at padding, with the same results in less time")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
+    compile: bool = option(
+        False, "compile the encoder's layers, a minute or more in each phase: fewer and larger kernels on a GPU"
+    )
 
     def __post_init__(self) -> None:
         if self.meta_pretrained and self.start_from:

@@ -45,7 +45,8 @@ from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.evaluation import Meter, evaluate
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.recipe_phases import Phase, scheduled_together
-from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.start.initialization import Start, compiler_errors
+from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.pretraining.stopping import Stops
 from crosslingual_zoo.pretraining.tracking import RunReport
@@ -110,7 +111,7 @@ def read_parts(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None
     """Reads what a recipe names. Text is tokenized, once. `checkpoint`: that of a resumed run."""
     with main_first():  # of each machine; then tokenized text and remote code are in the cache
         start = Start(recipe)
-        tokenizer = start.load_tokenizer()
+        tokenizer = tokenizer_of(recipe)
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
         # pyrefly: ignore[bad-specialization]  # our models all set a limit
@@ -198,6 +199,10 @@ class Training:
         with self.report.bar, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
+                if self.recipe.model.compile:
+                    self._compile()
+                # for dropout; data and masks have their own numbers
+                set_seed(self.recipe.seed + index, device_specific=True)
                 if checkpoint and index == progress["phase"]:
                     self._resume(checkpoint, progress)
                 self._run_phase()
@@ -220,7 +225,8 @@ class Training:
             started = time.perf_counter()
             num_labels = self.phase.predictions(batch, weights)
             batch_on_device: Any = send_to_device(batch, device)
-            output = self._backward(batch_on_device, weights, num_labels, is_last=True)
+            with compiler_errors(self.recipe.model.compile):
+                output = self._backward(batch_on_device, weights, num_labels, is_last=True)
             loss_sum = output.loss_sum.detach().to(wide_type(device))
             no_more_predictions = torch.zeros_like(loss_sum)  # their number changes the gradients, but not the time
             try:
@@ -252,12 +258,26 @@ class Training:
             scheduler.last_epoch = self.scheduler.last_epoch
             _carry_over(optimizer_before, optimizer)
         self.scheduler = scheduler
-        # for dropout; data and masks have their own numbers
-        set_seed(self.recipe.seed + index, device_specific=True)
         # pyrefly: ignore[missing-attribute]  # `make_accelerator` gives it one
         self.accelerator.ddp_handler.find_unused_parameters = may_lack_gradients(model, self.phase)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.model.train()
+
+    def _compile(self) -> None:
+        """Compiles the layers on the first micro-batch of the phase, of which nothing is kept.
+
+        The sizes that the compiler sees first decide which code it makes. A resumed run shows it the same ones, and
+        so has the same code, and the same last bits.
+
+        Raises ValueError where torch cannot compile.
+        """
+        weights = self.phase.loss_weights(self.accelerator.unwrap_model(self.model))
+        self.stops.read(self._training_batches(), self.recipe.num_workers > 0)
+        for batch in self.stops.fetch(1):
+            batch_on_device: Any = send_to_device(batch, self.accelerator.device)
+            with compiler_errors():
+                self._backward(batch_on_device, weights, num_labels=1, is_last=False)
+        self.optimizer.zero_grad()
 
     def _make_optimizer(self, model: ForPreTraining) -> torch.optim.Optimizer:
         """Returns AdamW of the trained parameters, without weight decay of biases and LayerNorms."""

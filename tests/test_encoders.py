@@ -24,6 +24,7 @@ from crosslingual_zoo.pretraining.recipe import MetaPretrained, ModelStart, Reci
 from crosslingual_zoo.pretraining.recipe_phases import Phase
 from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint
+from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.zoo_core.provenance import write_json
 
@@ -151,7 +152,7 @@ def test_everything_accepts_encoders(name, tmp_path, sample_tokenizer, capsys):
     assert source.weights and "exact" in source.match(sample_tokenizer).routes
     for fields in ({}, {"tokenizer": str(tmp_path)}):  # named, it is still the model's own
         start = Start(recipe_of(tmp_path, **fields))
-        loaded = start.load_tokenizer()
+        loaded = tokenizer_of(start.recipe)
         model = start.build_model(start.build_config(loaded))
         loss = model(**MlmCollator(loaded, mask_probability=0.5)([{"text": "the house is small"}])).loss
         assert loss.isfinite() and model.config.pad_token_id == pad_token_id
@@ -165,7 +166,7 @@ def test_start_takes_the_padding_id_of_a_tokenizer_with_its_own(tmp_path):
     AutoModelForMaskedLM.from_config(AutoConfig.for_model(**settings)).save_pretrained(tmp_path)
     small_tokenizer("byte-level bpe", FEW, 4).save_pretrained(tmp_path)
     start = Start(recipe_of(tmp_path))
-    tokenizer = start.load_tokenizer()
+    tokenizer = tokenizer_of(start.recipe)
     model = start.build_model(start.build_config(tokenizer))
     assert model.config.pad_token_id == model.get_input_embeddings().padding_idx == 4
     assert describe_model(str(tmp_path)).tokenizer.pad_token_id == 4

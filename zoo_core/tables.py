@@ -449,5 +449,10 @@ def columns_of(dataset: Rows) -> dict[str, Any]:
 
     # a stream may not declare its columns
     features = dataset.features or datasets.Dataset.from_list(list(dataset.take(1))).features
-    by_depth = [features.flatten(max_depth=depth) for depth in range(1, DEEPEST)]
-    return {name: feature for columns in by_depth for name, feature in columns.items()}
+    columns: dict[str, Any] = {}
+    for depth in range(1, DEEPEST):
+        num_columns = len(columns)
+        columns |= features.flatten(max_depth=depth)
+        if len(columns) == num_columns:  # there are no structs left
+            break
+    return columns

@@ -55,7 +55,7 @@ class Source:
 
     `identities` are columns that identify rows, in every table that has them. `alignment` is (2, M): rows of the two
     sides that belong together, or None if row i belongs to row i. `counts` are the numbers of rows that a join has
-    lost.
+    lost. `tables` are those that are open already, which corpora share.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Source:
     sides: list[TextColumn] = field(default_factory=list)
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, Rows] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Returns name, languages, and the tables with their fingerprints."""
@@ -92,7 +93,10 @@ class Source:
         """
         max_rows = self.corpus.max_rows
         if not table.streaming:
-            rows = load_table(table, self.hub_root)
+            name = repr(table)
+            if name not in self.tables:
+                self.tables[name] = load_table(table, self.hub_root)
+            rows = self.tables[name]
             return rows.select(range(min(max_rows, len(rows)))) if max_rows else rows
         if not max_rows:
             raise ValueError(f"Corpus {self.name} is streamed ({describe(table)}), but has no max_rows. Set it.")
@@ -147,7 +151,8 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
             identities.append(corpus.join_on)
     if "id" not in identities:
         identities.append("id")
-    sources = [Source(name, corpus, hub_root, identities) for name, corpus in corpora.items()]
+    tables: dict[str, Rows] = {}
+    sources = [Source(name, corpus, hub_root, identities, tables=tables) for name, corpus in corpora.items()]
     for source in sources:
         OPENERS[type(source.corpus)](source, source.corpus)
     return sources
@@ -279,7 +284,7 @@ def _add_side(source: Source, table: Table, column: str | None, language: str) -
 
 def _open_side(source: Source, corpus: SideOfPairs) -> None:
     # pyrefly: ignore[bad-argument-type]  # `sides_of_pairs` sets the name
-    pairs = Source(corpus.name, corpus.pairs, source.hub_root, source.identities)
+    pairs = Source(corpus.name, corpus.pairs, source.hub_root, source.identities, tables=source.tables)
     _open_bitext(pairs, corpus.pairs)
     source.sides = [pairs.sides[corpus.side]]
 

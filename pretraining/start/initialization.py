@@ -2,12 +2,15 @@
 
 import dataclasses
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForPreTraining, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from crosslingual_zoo.modeling.backbone import honors_block_masks
 from crosslingual_zoo.modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
@@ -16,7 +19,7 @@ from crosslingual_zoo.modeling.masked_lm import ForPreTraining
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES, Collator
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.meta_pretrained import MetaCheckpoint, carry_over
-from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed
+from crosslingual_zoo.pretraining.start.pretrained import Pretrained, listed, start_of
 from crosslingual_zoo.pretraining.start.vocabulary_matching import Matching
 from crosslingual_zoo.zoo_core.recipes import nearest
 
@@ -37,28 +40,11 @@ class Start:
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self.model = recipe.model
-        self.start_from = None
-        if self.model.start_from:
-            self.start_from = self._pretrained(self.model.start_from, "model.start_from")
+        self.start_from = start_of(recipe)
         self.source = None
         if self.model.meta_pretrained:
             self.source = MetaCheckpoint(self.model.meta_pretrained, recipe.hub_root, recipe.trust_remote_code)
         self.lacks_head = False  # set by `load`: whether the checkpoint's LM head starts at random
-
-    def _pretrained(self, name: str, field: str) -> Pretrained:
-        return Pretrained(name, field, self.recipe.hub_root, self.recipe.trust_remote_code)
-
-    def load_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
-        pretrained = self.start_from
-        if self.recipe.tokenizer:
-            pretrained = self._pretrained(self.recipe.tokenizer, "tokenizer")
-        if not pretrained:
-            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
-        tokenizer = pretrained.tokenizer()
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"{pretrained} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
-        return tokenizer
 
     @cached_property
     def model_class(self) -> type[ForPreTraining]:
@@ -226,6 +212,8 @@ class Start:
             # renamed in transformers 5.2x; the lowest version that we support has only the old name
             has_new_name = hasattr(model, "activation_checkpointing_enable")
             getattr(model, "activation_checkpointing_enable" if has_new_name else "gradient_checkpointing_enable")()
+        if self.model.compile:
+            compile_layers(model)
         return model
 
     def load(self, config: EncoderConfig, checkpoint: Path | None = None, **options: Any) -> ForPreTraining:
@@ -255,6 +243,31 @@ def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[F
     if checkpoint and checkpoint.trust_remote_code and checkpoint.config().model_type == model_type:
         return auto_model_class(AutoModelForPreTraining, checkpoint.path, trust_remote_code=True)
     return installed_class(model_type, "AutoModelForPreTraining")
+
+
+def compile_layers(model: torch.nn.Module) -> None:
+    """Lets torch compile each layer of an encoder, of any architecture, when it is first called. Names of weights stay.
+
+    Layers share their code, which serves all sizes of a batch. Inductor may not choose code by its speed: a resumed run
+    would get other code, and other last bits.
+    """
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):  # the library's class of all layers
+            layer.compile(dynamic=True, options={"deterministic": True})
+
+
+@contextmanager
+def compiler_errors(is_compiled: bool = True) -> Generator[None]:
+    """Raises `ValueError`, of one line, where torch cannot compile: it has no compiler, or the model is beyond it.
+    An error of a model that is not compiled, or of memory, stays what it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_compiled or isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason, *_ = str(error).partition("\n\n")  # then come hints for those who write compilers
+        message = f"model.compile is true, but torch cannot compile this model here: {' '.join(reason.split())}"
+        raise ValueError(f"{message} Set it to false.") from error
 
 
 def learnable(cls: Any) -> list[str]:

@@ -18,6 +18,7 @@ from crosslingual_zoo.modeling.checkpoints import (
     load_config,
     load_tokenizer,
 )
+from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:
@@ -84,6 +85,29 @@ class Pretrained:
             first_line = str(error).strip().partition("\n")[0]
             reason = first_line.removeprefix(f"{path}: ")
             raise ValueError(f"the {what} of {self} cannot be read: {reason}") from error
+
+
+def start_of(recipe: Recipe) -> Pretrained | None:
+    """Returns the checkpoint that a recipe starts from, if any."""
+    if not recipe.model.start_from:
+        return None
+    return Pretrained(recipe.model.start_from, "model.start_from", recipe.hub_root, recipe.trust_remote_code)
+
+
+def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer of a recipe, or that of the checkpoint that it starts from, without classes of models.
+
+    Raises ValueError for a recipe that names neither, and for a tokenizer that cannot be read or has no mask token.
+    """
+    pretrained = start_of(recipe)
+    if recipe.tokenizer:
+        pretrained = Pretrained(recipe.tokenizer, "tokenizer", recipe.hub_root, recipe.trust_remote_code)
+    if not pretrained:
+        raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
+    tokenizer = pretrained.tokenizer()
+    if tokenizer.mask_token_id is None:
+        raise ValueError(f"{pretrained} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
+    return tokenizer
 
 
 def listed(names: Iterable[str]) -> str:

@@ -22,11 +22,11 @@ def main(argv: list[str] | None = None) -> None:
         say_loading("the corpora")
         # after --help: the libraries take seconds to import
         from crosslingual_zoo.pretraining.data.batches import load_corpora
-        from crosslingual_zoo.pretraining.start.initialization import Start
+        from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
         from crosslingual_zoo.zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        for corpus in load_corpora(recipe, Start(recipe).load_tokenizer()):
+        for corpus in load_corpora(recipe, tokenizer_of(recipe)):
             print(f"{corpus.name}: {corpus.counts['rows']:,} rows, {corpus.num_tokens:,} tokens")
 
 

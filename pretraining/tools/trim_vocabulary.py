@@ -93,11 +93,12 @@ def main(argv: list[str] | None = None) -> None:
         from crosslingual_zoo.pretraining.data.batches import load_corpora
         from crosslingual_zoo.pretraining.data.corpora import tokens_of_text
         from crosslingual_zoo.pretraining.start.initialization import Start
+        from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
         from crosslingual_zoo.zoo_core.console import quiet_libraries
 
         quiet_libraries()
         start = Start(recipe)
-        tokenizer = start.load_tokenizer()
+        tokenizer = tokenizer_of(recipe)
         config = start.build_config(tokenizer)
         kept_C = np.union1d(tokens_of_text(load_corpora(recipe, tokenizer)), tokenizer.all_special_ids)
         definition = trim_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), kept_C)

@@ -60,3 +60,18 @@ def test_median_ratio_and_peak_bytes():
     assert median_ratio([1, 9, 4], [1, 1, 2]) == 2  # of the rounds, not of the medians: 4 / 1
     peak = peak_bytes(lambda: (torch.ones(2**18).sum(), torch.ones(2**19) + torch.ones(2**19)))
     assert peak == pytest.approx(3 * 4 * 2**19, rel=0.01)
+
+
+def test_compiled_ways_share_weights():
+    steps = mlm.steps_of("xlm-roberta", SIZE, mlm.Part("random", "fp32", 4), compiles=True)
+    assert list(steps) == [mlm.PEER, mlm.PACKED, mlm.COMPILED[mlm.PACKED], mlm.OURS, mlm.COMPILED[mlm.OURS]]
+    weights = [{id(parameter) for parameter in step.model.parameters()} for step in steps.values()]
+    assert weights[1:] == weights[:-1]
+
+
+def test_comparisons_leave_out_a_way_that_does_not_fit():
+    timed = {mlm.PACKED: [2.0], mlm.OURS: [1.0], mlm.COMPILED[mlm.OURS]: [0.5]}
+    of_ours = mlm.comparisons(mlm.OURS, timed)
+    assert of_ours == {"faster by": None, "than packed": 2, "than packed, compiled": None}
+    assert mlm.comparisons(mlm.COMPILED[mlm.OURS], timed)["than packed"] == 4
+    assert mlm.comparisons(mlm.PACKED, timed) == {"faster by": None}

@@ -24,6 +24,7 @@ from crosslingual_zoo.pretraining.start.meta_pretrained import (
     SPECIAL_IDS,
     TOKEN_TYPES,
 )
+from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 
 WORDS = f"{EMBEDDINGS}word_embeddings.weight"
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
@@ -87,7 +88,7 @@ def start(recipe_of, new_tokenizer, tmp_path):
         objectives = {"mlm": {"batch_size": 8, "max_length": 16}}
         recipe = recipe_of(objectives, model=model, tokenizer=str(tmp_path / "new_tokenizer"), monolingual=texts)
         begin = Start(recipe)
-        loaded = begin.load_tokenizer()
+        loaded = tokenizer_of(recipe)
         config, matching = begin.build_config(loaded), begin.match(loaded)
         return begin.build_model(config, matching).eval(), matching
 

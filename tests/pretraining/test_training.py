@@ -13,6 +13,7 @@ from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, newest_chec
 from crosslingual_zoo.pretraining.data.batches import load_corpora, training_batches
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.start.initialization import Start
+from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 
@@ -25,7 +26,7 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     train(*settings)
     recipe = load_recipe(Recipe, str(recipe_file), settings)
     start = Start(recipe)
-    tokenizer = start.load_tokenizer()
+    tokenizer = tokenizer_of(recipe)
     model = start.build_model(start.build_config(tokenizer))
     corpora = load_corpora(recipe, tokenizer)
     loss_sum, count = 0.0, 0
