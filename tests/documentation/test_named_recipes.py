@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.zoo_core.recipes import TABLE, recipe_names
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bench", "crosslingual_zoo", "docs", "finetuning", "hub_cards", "modeling", "notebooks", "pretraining")
 RECIPES = [ROOT / "finetuning" / "recipes", ROOT / "pretraining" / "recipes"]
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 UNREAD = ("CHANGELOG.md", "ARCHITECTURE.md")  # names of the past, and of files that a contributor adds
 NAMED = re.compile(r"[\w./<>-]*\w[\w<>]*\.yaml(?:#[\w<>]+)?")
 GENERAL = {"recipe.yaml", TABLE}  # of any run, of any model
@@ -63,7 +63,7 @@ def test_each_file_and_row_that_is_named_is_there():
                 named.append((file, name))
     missing = []
     for file, name in named:
-        for model in MODELS if "<model>" in name else ("",):
+        for model in MODEL_TYPES if "<model>" in name else ("",):
             if not is_there(name.replace("<model>", model), [ROOT, file.parent, *RECIPES]):
                 missing.append(f"{file.relative_to(ROOT)}: {name} {model}")
     assert missing == []

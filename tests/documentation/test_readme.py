@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.pretraining.recipe import Recipe as PreTraining
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")  # no commands
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 
 
 def anchors(text):
@@ -45,7 +45,7 @@ def figures_in(value):
     return list(itertools.chain.from_iterable(map(figures_in, value)))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MODEL_TYPES)
 def test_pages_published_figures_are_those_of_the_paper(pages, model):
     """Each figure with a decimal point in the table of a model's page is in finetuning/published."""
     published = yaml.safe_load((ROOT / f"finetuning/published/{model}.yaml").read_text(encoding="utf-8"))

@@ -37,7 +37,8 @@ def test_example_cards_are_what_the_code_makes_of_their_runs(zoo_model_dir, monk
     for name in ("recipe.yaml", "run.json"):
         shutil.copy(example / name, tmp_path)
     run = json.loads((example / "run.json").read_text(encoding="utf-8"))
-    files = [file for file in (example / "results" / f"{task}.json" for task in TASKS) if file.is_file()]
+    files = [example / "results" / f"{task}.json" for task in TASKS]
+    files = [file for file in files if file.is_file()]
     measured = json.loads(files[0].read_text(encoding="utf-8"))["model"]["fingerprint"]
     assert run["model_type"] == model
     assert run["parameters"] > 18_000_000

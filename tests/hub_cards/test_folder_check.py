@@ -12,6 +12,7 @@ from crosslingual_zoo.hub_cards.card import write_card
 from crosslingual_zoo.hub_cards.folder_check import check_folder
 from crosslingual_zoo.hub_cards.fresh_load import load_folder
 from crosslingual_zoo.hub_cards.sentence_transformer import write_modules
+from crosslingual_zoo.modeling import MODEL_TYPES
 
 TOKEN = b"hf_" + b"a1B2c3D4e5" * 4
 
@@ -142,7 +143,7 @@ def test_check_folder_loads_in_a_fresh_process(ready_folder):
     assert check_folder(folder, load=False) == []
 
 
-@pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_check_folder_accepts_what_pretraining_and_the_card_leave(ready_folder, model_type):
     folder = ready_folder(model_type)
     write_modules(folder, layer=1)  # and what sentence-transformers reads

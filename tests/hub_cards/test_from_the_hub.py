@@ -8,10 +8,9 @@ import pytest
 
 from crosslingual_zoo.hub_cards import folder_check
 from crosslingual_zoo.hub_cards.push import push
+from crosslingual_zoo.modeling import MODEL_TYPES
 
 pytestmark = pytest.mark.slow
-
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 
 LOAD = """
 import json, sys
@@ -47,7 +46,7 @@ print(json.dumps(results))
 def test_from_pretrained_and_pipelines_from_the_hub(hub, ready_folder, tmp_path, monkeypatch):
     arguments = []
     commits = {}
-    for model_type in MODELS:
+    for model_type in MODEL_TYPES:
         repo = f"owner/{model_type}"
         folder = ready_folder(model_type, repo)
         commits[repo] = push(folder, repo)

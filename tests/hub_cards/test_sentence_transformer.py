@@ -6,12 +6,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
 from crosslingual_zoo.hub_cards.sentence_transformer import write_modules
+from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.zoo_core.provenance import folder_fingerprint
 
 library = pytest.importorskip("sentence_transformers", minversion="6.0", reason="pip install -e '.[dev]' has it")
 
-ZOO = ("veco", "ernie_m", "xlm_align", "metaxlm")
-LENGTHS = dict.fromkeys(ZOO, 32)  # of the longest text
+LENGTHS = dict.fromkeys(MODEL_TYPES, 32)  # of the longest text
 LENGTHS |= {"metaxlm on modernbert": 8192, "ernie_m on eurobert": 8192, "xlm_align on deberta-v2": 512}
 TEXTS = [
     "The house is small, and the garden is large.",
@@ -71,7 +71,7 @@ def test_sentence_transformer_of_texts_that_are_padded_left(folder, name):
     torch.testing.assert_close(vectors, expected, atol=1e-4 if is_rotated else 1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODEL_TYPES)
 def test_sentence_transformer_reads_nothing_above_its_layer(folder, name):
     write_modules(folder)
     model = load(folder)

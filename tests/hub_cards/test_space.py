@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
 
 from crosslingual_zoo.finetuning.tasks.vectors.encoder import SentenceEncoder
+from crosslingual_zoo.modeling import MODEL_TYPES
 
 pytest.importorskip("gradio")
 
 SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
-MODEL_TYPES = ["veco", "ernie_m", "xlm_align", "metaxlm"]
 BACKBONES = ["metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2"]
 PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
 

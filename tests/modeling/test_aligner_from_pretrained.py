@@ -9,9 +9,10 @@ from crosslingual_zoo.modeling.checkpoints import load_whole
 from crosslingual_zoo.modeling.configuration_encoder import LOADABLE
 from crosslingual_zoo.modeling.layer_states import default_layer
 from crosslingual_zoo.modeling.word_alignment import WordAligner
+from tests.conftest import TINY
 
 PAIRS = [("the house is small", "das Haus ist klein"), (["a", "garden"], ["ein", "Garten"]), ("", "nichts")]
-TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
+SIZES = TINY | {"num_hidden_layers": 3}
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def encoder_dir(zoo_model_dir, sample_tokenizer, tmp_path):
             return zoo_model_dir(model_type, backbone={"num_hidden_layers": 3})
         torch.manual_seed(0)
         ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        config = AutoConfig.for_model(model_type, vocab_size=len(sample_tokenizer), **ids, **TINY)
+        config = AutoConfig.for_model(model_type, vocab_size=len(sample_tokenizer), **ids, **SIZES)
         AutoModel.from_config(config).save_pretrained(tmp_path)
         sample_tokenizer.save_pretrained(tmp_path)
         return tmp_path

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from crosslingual_zoo.modeling.configuration_encoder import HEADS
-from tests.modeling.tiny import PREFIXES
+from tests.conftest import PREFIXES
 
 MODELS = [*PREFIXES, "xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2"]
 

@@ -11,7 +11,8 @@ from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForM
 
 from crosslingual_zoo.modeling.configuration_veco import VecoConfig
 from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
-from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, gradients, made, sources, targets
+from tests.conftest import PREFIXES
+from tests.modeling.tiny import SIZES, class_of, far_from_initial, gradients, made, sources, targets
 
 
 @pytest.fixture(scope="module")

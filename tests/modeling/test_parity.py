@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from tests.modeling.tiny import PREFIXES, SIZES, batch_of, class_of, far_from_initial, pair_row
+from tests.conftest import PREFIXES
+from tests.modeling.tiny import SIZES, batch_of, class_of, far_from_initial, pair_row
 
 
 def xlmr():

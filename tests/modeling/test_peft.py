@@ -8,7 +8,7 @@ pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[dev
 
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 
-from tests.modeling.tiny import PREFIXES  # noqa: E402
+from tests.conftest import PREFIXES  # noqa: E402
 
 # PEFT asks the model for a property by its old name
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

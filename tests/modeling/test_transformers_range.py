@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from tests.modeling.tiny import PREFIXES
+from tests.conftest import PREFIXES
 
 pytestmark = pytest.mark.slow
 

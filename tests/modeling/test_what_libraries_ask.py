@@ -5,7 +5,8 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments, XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial
+from tests.conftest import PREFIXES
+from tests.modeling.tiny import SIZES, class_of, far_from_initial
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 LABELS = torch.tensor([[-100, 7, -100, -100, 9, -100], [-100, -100, 5, -100, -100, -100]])

@@ -13,7 +13,8 @@ from crosslingual_zoo.modeling import pair_aligner
 from crosslingual_zoo.modeling.optimal_transport import METHODS
 from crosslingual_zoo.modeling.word_alignment import WordAligner
 from crosslingual_zoo.modeling.word_tokens import cut_into_tokens
-from tests.modeling.tiny import PREFIXES, SPECIAL_TOKENS, fast_tokenizer, made
+from tests.conftest import PREFIXES
+from tests.modeling.tiny import SPECIAL_TOKENS, fast_tokenizer, made
 
 MEANINGS = 200  # of the hand-made language
 

@@ -6,8 +6,8 @@ import torch
 from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining, XlmAlignModel
 from crosslingual_zoo.modeling.pipeline_word_alignment import WordAlignmentPipeline
 from crosslingual_zoo.modeling.word_alignment import WordAligner
+from tests.conftest import TINY
 
-TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 PAIRS = [
     ("Does a model know which word is which?", "Weiß ein Modell, welches Wort welches ist?"),
     {"source": ["One", "two", "three"], "target": "Eins zwei"},

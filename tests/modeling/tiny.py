@@ -7,7 +7,8 @@ from tokenizers import processors
 from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerFast
 
-PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+from tests.conftest import PREFIXES
+
 PAD = 1
 MASK = 60
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
