@@ -46,22 +46,27 @@ def test_bench_collators(figures, model):
 def test_bench_finetuning(figures, model):
     sizes = "--max_length 40 --batch 8 --train 24 --evaluated 5 --rounds 1".split()
     rows = figures("finetuning", "--model", model, *sizes)["rows"]
-    assert len(rows) == 3 and all(row["seconds"] > 0 and 0 <= row["accuracy"] <= 100 for row in rows)
+    assert len(rows) == 3
+    assert all(row["seconds"] > 0 and 0 <= row["accuracy"] <= 100 for row in rows)
 
 
 def test_bench_masked_lm_step(figures):
     sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
-    found = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
-    peer, packed, ours = found["ways"]
+    figures_of_part = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
+    peer, packed, ours = figures_of_part["ways"]
     assert ours["less by"] == pytest.approx(peer["MiB above"] / ours["MiB above"])
     for against, name in ((peer, "faster by"), (packed, "than packed")):
-        assert ours[name] == pytest.approx(found["seconds"][against["way"]][0] / found["seconds"]["ours"][0])
-    assert ours["of the peak"] == pytest.approx(peer["of the peak"] * ours["faster by"]) and ours["of the peak"] > 0
+        assert ours[name] == pytest.approx(
+            figures_of_part["seconds"][against["way"]][0] / figures_of_part["seconds"]["ours"][0]
+        )
+    assert ours["of the peak"] == pytest.approx(peer["of the peak"] * ours["faster by"])
+    assert ours["of the peak"] > 0
 
 
 def test_bench_word_alignment(figures, model, tmp_path):
     rows = figures("word_alignment", *"--pairs 3 --rounds 2 --ways word-align plain --model".split(), model)["rows"]
-    assert [row["way"] for row in rows] == ["word-align", "plain"] and rows[1]["times as fast as plain"] == 1
+    assert [row["way"] for row in rows] == ["word-align", "plain"]
+    assert rows[1]["times as fast as plain"] == 1
     assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in rows)
     texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
     for name, text in texts.items():
@@ -70,4 +75,5 @@ def test_bench_word_alignment(figures, model, tmp_path):
     ways = ["word-align, mutual", "plain"]
     flags = ["--rounds", "1", "--model", model, "--text", source, target, "--gold", gold, "--ways", *ways]
     ours, plain = figures("word_alignment", *flags)["scores"]
-    assert ours.removeprefix(ways[0]) == plain.removeprefix(ways[1]) and "AER" in ours
+    assert ours.removeprefix(ways[0]) == plain.removeprefix(ways[1])
+    assert "AER" in ours

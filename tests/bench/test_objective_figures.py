@@ -20,10 +20,12 @@ def test_objective_figures_of_every_objective_with_a_collator():
 def test_objective_figures_draw(name, tmp_path):
     draw(name, tmp_path)
     with Image.open(tmp_path / f"objective_{name}.png") as image:
-        assert image.width == 510 * len(FIGURES[name]()) and len(image.getcolors(2**16)) > 8
+        assert image.width == 510 * len(FIGURES[name]())
+        assert len(image.getcolors(2**16)) > 8
 
 
-X, Y = "The house is small .".split(), "Das Haus ist klein .".split()
+X = "The house is small .".split()
+Y = "Das Haus ist klein .".split()
 
 
 def loaded(folder):
@@ -33,28 +35,31 @@ def loaded(folder):
 @torch.no_grad()
 def test_attention_of_veco_reads_the_last_states_of_the_other_side(zoo_model_dir, sample_tokenizer):
     model = loaded(zoo_model_dir("veco"))
-    found = read_attention(model, sample_tokenizer, X, Y)
+    attention = read_attention(model, sample_tokenizer, X, Y)
     encoded = [sample_tokenizer(" ".join(words), return_tensors="pt") for words in (X, Y)]
-    states = [model(**side).last_hidden_state for side in encoded]
+    states = [model(**sentence).last_hidden_state for sentence in encoded]
     tokens = [sample_tokenizer.tokenize(" ".join(words)) for words in (X, Y)]
-    size = found.size
-    assert found.tokens == tokens[0] + tokens[1] and size == len(tokens[0])
-    for own, other, block in ((0, 1, np.s_[:, :size, size:]), (1, 0, np.s_[:, size:, :size])):
-        outputs = model(**encoded[own], encoder_hidden_states=states[other], output_attentions=True)
+    size = attention.size
+    assert attention.tokens == tokens[0] + tokens[1]
+    assert size == len(tokens[0])
+    for side, other_side, block in ((0, 1, np.s_[:, :size, size:]), (1, 0, np.s_[:, size:, :size])):
+        outputs = model(**encoded[side], encoder_hidden_states=states[other_side], output_attentions=True)
         expected = torch.cat(outputs.cross_attentions).mean(1)[:, 1:-1, 1:-1].numpy()
-        np.testing.assert_allclose(found.weights[block], expected, atol=1e-6)
-    assert not found.weights[:, :size, :size].any() and not found.weights[:, size:, size:].any()
+        np.testing.assert_allclose(attention.weights[block], expected, atol=1e-6)
+    assert not attention.weights[:, :size, :size].any()
+    assert not attention.weights[:, size:, size:].any()
 
 
 @torch.no_grad()
 def test_attention_of_an_encoder_is_its_own_over_both_sentences(zoo_model_dir, sample_tokenizer):
     model = loaded(zoo_model_dir("metaxlm"))
-    found = read_attention(model, sample_tokenizer, X, Y)
+    attention = read_attention(model, sample_tokenizer, X, Y)
     pair = sample_tokenizer(" ".join(X), " ".join(Y), return_tensors="pt")
     is_text = ~torch.tensor(sample_tokenizer.get_special_tokens_mask(pair["input_ids"][0], None, True)).bool()
     expected = torch.cat(model(**pair, output_attentions=True).attentions).mean(1)[:, is_text][:, :, is_text]
-    np.testing.assert_allclose(found.weights, expected.numpy(), atol=1e-6)
-    assert len(found.weights) == 2 and 0 < found.weights.sum(2).max() < 1
+    np.testing.assert_allclose(attention.weights, expected.numpy(), atol=1e-6)
+    assert len(attention.weights) == 2
+    assert 0 < attention.weights.sum(2).max() < 1
 
 
 def test_attention_links_are_where_both_sides_give_each_other_their_largest_weight():
@@ -69,6 +74,7 @@ def test_attention_links_are_where_both_sides_give_each_other_their_largest_weig
 def test_attention_command_draws_the_middle_layer_and_scores_every_layer(kind, zoo_model_dir, tmp_path, capsys):
     main(["--attention", str(zoo_model_dir(kind)), "--output", str(tmp_path)])
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["en-de", "zh-en", "mean"] and [row.split()[0] for row in rows] == ["1", "2"]
+    assert header.split() == ["en-de", "zh-en", "mean"]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
     assert all(0 < float(value) <= 100 for row in rows for value in row.split()[1:])
     assert [path.name for path in tmp_path.iterdir()] == ["attention.png"]

@@ -34,20 +34,26 @@ def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
                 own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
                 load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
     for claim in plan.claims:
-        assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
+        assert set(claim.models) <= plan.models.keys()
+        assert set(claim.tasks) <= plan.tasks.keys()
         assert {column.task for column in claim.columns} <= {*claim.tasks, reproduce.RUN}
 
 
 def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
     jobs = {name: job.command for name, job in jobs_of(PLAN, PLAN.claims, flags).items()}
     names = list(jobs)
-    assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment") and "xlm-3" in names
+    assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment")
+    assert "xlm-3" in names
     assert f"model.start_from={flags.output / 'head' / 'model'}" in jobs["xlm-2"]  # one head for all seeds
-    assert "start alignment" in names and "start-2 alignment" not in names  # nothing of it has a seed
+    # nothing of it has a seed
+    assert "start alignment" in names
+    assert "start-2 alignment" not in names
     assert f"model={flags.output / 'xlm-2' / 'model'}" in jobs["xlm-2 alignment"]
     checkpoint = flags.output / "mini_xlm-3" / "checkpoints" / "step-200" / "model"
     assert f"model={checkpoint}" in jobs["mini_xlm_200-3 udpos"]
-    assert "mini_body-3" in names and "mini_body-2" not in names  # of one seed
+    # of one seed
+    assert "mini_body-3" in names
+    assert "mini_body-2" not in names
     assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in jobs["mini_distilled-3"]
 
 
@@ -61,7 +67,8 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
 
     resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
     jobs = {"a": resumed, "b": job_of("b", "(p / 'done').touch()")}
-    assert reproduce.run_jobs(jobs, flags) == ["a"] and [job.result.exists() for job in jobs.values()] == [False, True]
+    assert reproduce.run_jobs(jobs, flags) == ["a"]
+    assert [job.result.exists() for job in jobs.values()] == [False, True]
     with pytest.raises(ValueError):  # the present result was made by another command
         reproduce.run_jobs({"a": resumed, "b": job_of("b", "(p / 'done').touch(); pass")}, flags)
     assert reproduce.run_jobs(jobs, flags) == []
@@ -91,14 +98,17 @@ def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path)
         reproduce.write_page(plan, flags)
         return (tmp_path / "reproduce.md").read_text()
 
-    assert "| start | 15.0 |" in page() and "| MLM + TLM | 11.5 ± 0.7 |" in page()
+    assert "| start | 15.0 |" in page()
+    assert "| MLM + TLM | 11.5 ± 0.7 |" in page()
     assert (tmp_path / "results" / "reproduce-dwa.png").stat().st_size > 10_000
     written = (tmp_path / "results" / "reproduce.csv").read_bytes()
     assert set(pandas.read_csv(tmp_path / "results" / "reproduce.csv")["seed"]) == {0, 2, 3}
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
-    assert "| start | 15.0 |" in page() and (tmp_path / "results" / "reproduce.csv").read_bytes() == written
+    assert "| start | 15.0 |" in page()
+    assert (tmp_path / "results" / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-3" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
-    assert "| start | 15.0 |" in page() and "| MLM + TLM | 10.5 ± 0.7 |" in page()
+    assert "| start | 15.0 |" in page()
+    assert "| MLM + TLM | 10.5 ± 0.7 |" in page()
     claim.seeds = [3]  # rows of one seed are compared
     assert "| MLM + TLM | 10.0 |" in page()
 

@@ -14,7 +14,8 @@ PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
 
 
 def test_masked_lm_steps_read_the_same_rows():
-    tokenizer, rng = mlm.made_up_tokenizer(SIZE.vocab), np.random.default_rng(0)
+    tokenizer = mlm.made_up_tokenizer(SIZE.vocab)
+    rng = np.random.default_rng(0)
     examples = mlm.made_up_examples(PAIRS, SIZE.vocab, rng)
     ours = OBJECTIVES["tlm"](tokenizer, mask_probability=mlm.PREDICTED).sub_batch(examples, ("bench",))
     gold = torch.where(ours["labels"] != -100, ours["labels"], ours["input_ids"])
@@ -35,7 +36,9 @@ def test_collators_of_the_benchmark_mask_the_same_rows(name, sides, sample_token
         batch = made.get(name, made)  # transformers' batch has no objective
         gold_BT = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
         rows.append(gold_BT.tolist())
-    assert len(rows) == 4 and rows[1:] == rows[:-1] and len(rows[0]) == 5
+    assert len(rows) == 4
+    assert rows[1:] == rows[:-1]
+    assert len(rows[0]) == 5
 
 
 @pytest.mark.parametrize("encoder", mlm.ENCODERS)

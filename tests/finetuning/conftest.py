@@ -53,6 +53,7 @@ def topics_recipe(sample_corpus_dir, tiny_model):
 
 @pytest.fixture
 def topics(topics_recipe, tmp_path):
+    """Overrides of `topics_recipe` for the test's own folder."""
     return topics_recipe(tmp_path / "out")
 
 
@@ -66,6 +67,7 @@ def topics_run(topics_recipe, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_veco(zoo_model_dir):
+    """Folder of an untrained VECO whose states hardly differ between texts."""
     return zoo_model_dir("veco", num_hidden_layers=2, max_position_embeddings=66, initializer_range=0.02)
 
 
@@ -81,8 +83,9 @@ def change_weights():
     """change_weights(model, share=0.3) adds a share of the weights in a folder to them, in another order."""
 
     def change(model, share=0.3):
-        tensors = {name: w + share * w.flip(0) for name, w in load_file(model / "model.safetensors").items()}
-        save_file(tensors, model / "model.safetensors", {"format": "pt"})
+        tensors = load_file(model / "model.safetensors")
+        changed = {name: weight + share * weight.flip(0) for name, weight in tensors.items()}
+        save_file(changed, model / "model.safetensors", {"format": "pt"})
 
     return change
 
@@ -100,6 +103,7 @@ def undrawn():
 
 @pytest.fixture
 def drawn(undrawn, monkeypatch):
+    """Plots are drawn in this test."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", undrawn)
 
 
@@ -114,28 +118,31 @@ def captions_recipe(sample_corpus_dir, tiny_veco):
         )
 
     def recipe(folder, with_dev=True):
-        dev = [f"dev={table('test[30:]')}", "max_dev_examples=12"]
-        return [
+        overrides = [
             f"model={tiny_veco}",
             f"output_dir={folder}",
             *"kind=translation task=sample source_language=en target_language=de generation.beams=2".split(),
             f"train={table('train')}",
             f"test={table('test[:30]')}",
-            *(dev if with_dev else []),
             *"max_source_length=48 max_target_length=48 max_test_examples=3 evaluate_every_steps=2".split(),
             *"training.max_tokens=1000 training.learning_rate=1e-2 training.max_steps=6".split(),
         ]
+        if with_dev:
+            overrides += [f"dev={table('test[30:]')}", "max_dev_examples=12"]
+        return overrides
 
     return recipe
 
 
 @pytest.fixture
 def captions(captions_recipe, tmp_path):
+    """Overrides of `captions_recipe` without a development table."""
     return captions_recipe(tmp_path / "out", with_dev=False)
 
 
 @pytest.fixture
 def dev_captions(captions_recipe, tmp_path):
+    """Overrides of `captions_recipe` with a development table."""
     return captions_recipe(tmp_path / "out")
 
 
@@ -170,8 +177,8 @@ def feature_recipe(sample_corpus_dir, tiny_model):
     """feature_recipe(kind, folder) -> overrides of a recipe that trains nothing; its results are in folder/out."""
 
     def recipe(kind, folder):
-        own = FEATURE_RECIPES[kind](sample_corpus_dir, folder)
-        return [f"kind={kind}", f"model={tiny_model}", f"output_dir={folder / 'out'}", "task=sample", *own]
+        fields = FEATURE_RECIPES[kind](sample_corpus_dir, folder)
+        return [f"kind={kind}", f"model={tiny_model}", f"output_dir={folder / 'out'}", "task=sample", *fields]
 
     return recipe
 
@@ -190,13 +197,14 @@ def feature_run(feature_recipe, tmp_path_factory):
 
 
 @pytest.fixture
-def places(tiny_model, tmp_path):
+def number_questions(tiny_model, tmp_path):
     """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
-    rows, names = questions(25)[:24], ("question", "context", "answers")
+    rows = questions(25)[:24]
+    names = ("question", "context", "answers")
     for language, suffix in (("de", ""), ("en", "_en")):
-        own = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
-        write_rows(tmp_path / f"{language}.jsonl", own[:12])
-        write_rows(tmp_path / f"{language}-train.jsonl", own[12:])
+        part = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
+        write_rows(tmp_path / f"{language}.jsonl", part[:12])
+        write_rows(tmp_path / f"{language}-train.jsonl", part[12:])
     return [
         f"model={tiny_model}",
         f"output_dir={tmp_path / 'out'}",
@@ -227,6 +235,7 @@ def people_recipe(tiny_model, tmp_path_factory):
 
 @pytest.fixture
 def people(people_recipe, tmp_path):
+    """Overrides of `people_recipe` for the test's own folder."""
     return people_recipe(tmp_path / "out")
 
 
@@ -253,7 +262,12 @@ def word_align(tiny_model, capsys):
 @pytest.fixture
 def align_refused(word_align, refused):
     """align_refused(*arguments) -> the words with which the command refuses them."""
-    return lambda *given, **model: " ".join(refused(given, lambda of: word_align(*of, **model)).split())
+
+    def message(*arguments, **model):
+        error = refused(arguments, lambda flags: word_align(*flags, **model))
+        return " ".join(error.split())
+
+    return message
 
 
 @pytest.fixture(scope="session")

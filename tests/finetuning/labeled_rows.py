@@ -13,8 +13,10 @@ def sentences(language, count):
     """Somebody goes somewhere; every fourth sentence is longer than a window."""
     rows = []
     for number in range(count):
-        name, place = NAMES[language][number % 3], ("Rome", "Paris")[number % 2]
-        words, tags = [name, "Smith", "went", "to", place], ["B-PER", "I-PER", "O", "O", "B-LOC"]
+        name = NAMES[language][number % 3]
+        city = ("Rome", "Paris")[number % 2]
+        words = [name, "Smith", "went", "to", city]
+        tags = ["B-PER", "I-PER", "O", "O", "B-LOC"]
         repeated = 4 if number % 4 == 0 else 1
         rows.append({"tokens": words * repeated, "ner_tags": tags * repeated})
     return rows

@@ -25,14 +25,20 @@ def sentences(count, repeated=4):
     """Somebody goes somewhere; every fourth text, and every third translation, is long."""
     rows = []
     for number in range(count):
-        name, place = ("Dora", "Emil", "Franz")[number % 3], ("Rom", "Paris")[number % 2]
-        times, times_en = (repeated if number % every == 0 else 1 for every in (4, 3))
+        name = ("Dora", "Emil", "Franz")[number % 3]
+        city = ("Rom", "Paris")[number % 2]
+        times = 1
+        times_en = 1
+        if number % 4 == 0:
+            times = repeated
+        if number % 3 == 0:
+            times_en = repeated
         rows.append(
             {
                 "id": number,
-                "tokens": [name, "ging", "nach", place] * times,
+                "tokens": [name, "ging", "nach", city] * times,
                 "labels": ["B-PER", "O", "O", "B-LOC"] * times,
-                "tokens_en": [name, "Smith", "went", "to", place] * times_en,
+                "tokens_en": [name, "Smith", "went", "to", city] * times_en,
                 "labels_en": ["B-PER", "I-PER", "O", "O", "B-LOC"] * times_en,
             }
         )
@@ -52,7 +58,8 @@ def questions(count):
         for language, suffix, length in (("de", "", 1 + number % 4), ("en", "_en", 1 + number % 3)):
             words = " ".join(draw.sample(sampled[language], length)).split()
             words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
-            context, answer = " ".join(words), str(10 * number)
+            context = " ".join(words)
+            answer = str(10 * number)
             row |= {f"question{suffix}": f"{number} ?", f"context{suffix}": context}
             row[f"answers{suffix}"] = {"text": [answer], "answer_start": [context.find(answer)]}
         rows.append(row)
@@ -82,19 +89,19 @@ class PlugIn:
 
     def overrides(self, train, evaluation, *more):
         """Overrides of a recipe: a table is a dictionary of its fields, or the path of rows as above."""
-        given = {"train": train, "evaluation": evaluation}
-        tables = [
-            table if isinstance(table, dict) else self.table(table, part == "train") for part, table in given.items()
-        ]
-        named = [f"{part}={json.dumps([table])}" for part, table in zip(given, tables, strict=True)]
+        tables = []
+        for part, table in (("train", train), ("evaluation", evaluation)):
+            if not isinstance(table, dict):
+                table = self.table(table, is_trained=part == "train")
+            tables.append(f"{part}={json.dumps([table])}")
         common = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1e-2", "max_length=40"]
-        return [*common, *PLUG_IN, *self.options, *named, *more]
+        return [*common, *PLUG_IN, *self.options, *tables, *more]
 
-    def load(self, *given):
-        return load_recipe(self.recipe, None, self.overrides(*given))
+    def load(self, *arguments):
+        return load_recipe(self.recipe, None, self.overrides(*arguments))
 
-    def read(self, *given):
-        return task_of(self.load(*given)).read()
+    def read(self, *arguments):
+        return task_of(self.load(*arguments)).read()
 
 
 KINDS = {

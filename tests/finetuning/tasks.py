@@ -47,9 +47,9 @@ for arguments in json.loads(sys.argv[1]):
 
 def main_in(processes, arguments, folder):
     """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
-    codes, said = run_in(processes, RUNS, arguments, folder)
-    assert codes == [0] * processes, said
-    return said
+    codes, printed = run_in(processes, RUNS, arguments, folder)
+    assert codes == [0] * processes, printed
+    return printed
 
 
 def recipe_with(recipe_class, train, evaluation, *overrides):

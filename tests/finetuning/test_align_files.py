@@ -36,11 +36,13 @@ def file(tmp_path):
     ],
 )
 def test_read_gold(file, content, base, expected):
-    found = {}
-    for number, of in read_gold(file(content), base=base).items():
-        assert of.sure <= of.possible
-        found[number] = " ".join(f"{i}{'-' if (i, j) in of.sure else 'p'}{j}" for i, j in sorted(of.possible))
-    assert found == expected
+    read_links = {}
+    for number, links in read_gold(file(content), base=base).items():
+        assert links.sure <= links.possible
+        read_links[number] = " ".join(
+            f"{i}{'-' if (i, j) in links.sure else 'p'}{j}" for i, j in sorted(links.possible)
+        )
+    assert read_links == expected
 
 
 def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
@@ -48,7 +50,8 @@ def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
     fitting, left_out = fit_gold(gold, [(2, 2), (3, 1)])
     assert fitting == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)}), 1: Gold({(0, 0), (1, 0)}, {(0, 0), (1, 0)})}
     assert left_out == ["sentence 2: (0, 1), of 3 and 1 words", "sentence 2: (3, -99), of 3 and 1 words"]
-    assert len(describe_fit(gold, fitting, left_out, "gold")) == 1 and not describe_fit(gold, fitting, [], "gold")
+    assert len(describe_fit(gold, fitting, left_out, "gold")) == 1
+    assert not describe_fit(gold, fitting, [], "gold")
     # numbers with gaps, of which there are as many as sentences: their order
     links = read_gold(file("".join(f"{number:04} {word} 1 S\n" for word, number in enumerate((7, 30, 201), 1))))
     assert fit_gold(links, [(3, 1)] * 3) == ({n: Gold({(n, 0)}, {(n, 0)}) for n in range(3)}, [])
@@ -137,7 +140,8 @@ def test_pair_reader_of_jsonl_and_csv(file):
 )
 def test_check_counts_sides_without_blanks_between_words(file, source, is_unspaced):
     reader = PairReader([file(f"a ||| b\n{source} ||| x y\nx y ||| {source}\n")])
-    assert reader.check() == 3 and reader.running_text["unspaced"] == 2 * is_unspaced
+    assert reader.check() == 3
+    assert reader.running_text["unspaced"] == 2 * is_unspaced
 
 
 @pytest.mark.parametrize(
@@ -154,9 +158,11 @@ def test_check_counts_words_that_end_in_punctuation(file, text, glued):
     reader = PairReader([file(f"{text} ||| x\n\n我们不相信。 ||| y.\n")])
     counts = {"unspaced": 1, "words": len(text.split()) + 2, "glued": glued + 1}
     for _ in range(2):  # of the current pass
-        assert reader.check() == 3 and reader.running_text == counts
+        assert reader.check() == 3
+        assert reader.running_text == counts
     lists = PairReader([file(json.dumps({"source": ["a."], "target": ["b."]}), "x.jsonl")], split=False)
-    assert list(lists) == [(["a."], ["b."])] and not lists.running_text.total()
+    assert list(lists) == [(["a."], ["b."])]
+    assert not lists.running_text.total()
 
 
 @pytest.mark.parametrize(

@@ -43,17 +43,20 @@ def test_write_page_makes_no_markup_of_words_and_loads_nothing(write):
     text = write([alignment])
     assert data_of(text)["pairs"][0]["source"] == HOSTILE
     assert text.count("<script") == text.count("</script>") == 2  # data and program, nothing of the words
-    assert "a &amp; b, &lt;b&gt;layer" in text and "<b>" not in text
+    assert "a &amp; b, &lt;b&gt;layer" in text
+    assert "<b>" not in text
     script = text.rpartition("<script>")[2]
     assert not re.search("innerHTML|outerHTML|insertAdjacentHTML", script)
     assert not re.search(r"""(src|href)\s*=|url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)""", text)
-    assert "default-src 'none'" in text and MARKER in text
+    assert "default-src 'none'" in text
+    assert MARKER in text
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
 def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
-    pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
+    pairs = tmp_path / "pairs.txt"
+    page = tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
     main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
     out, _ = capsys.readouterr()
@@ -62,12 +65,14 @@ def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatc
     assert "3 of 4" in text
     assert out.count("\n") == 4
     assert [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
-    shown = []
+    links_on_page = []
     for links in (pair["links"] for pair in data["pairs"]):
         likeliest = [max((link for link in links if link[0] == i), key=lambda link: link[2]) for i, _, _ in links]
         always = likeliest if data["linkAll"] else []
-        shown.append(" ".join(f"{i}-{j}" for i, j, p in links if p >= data["threshold"] or [i, j, p] in always))
-    assert data["linkAll"] == bool(options) and shown == out.splitlines()[:3] and shown[0]
+        links_on_page.append(" ".join(f"{i}-{j}" for i, j, p in links if p >= data["threshold"] or [i, j, p] in always))
+    assert data["linkAll"] == bool(options)
+    assert links_on_page == out.splitlines()[:3]
+    assert links_on_page[0]
 
 
 @pytest.mark.slow
@@ -84,38 +89,46 @@ def test_write_page_in_a_browser(write, tmp_path, width):
 
         show(0.5)
         strokes = "all => all.map(one => one.getAttribute('stroke-dasharray'))"
-        assert page.eval_on_selector_all("path", strokes) == [None, None] and page.locator("td.link").count() == 2
+        assert page.eval_on_selector_all("path", strokes) == [None, None]
+        assert page.locator("td.link").count() == 2
         page.locator("input").fill("0.1")
-        assert [of is not None for of in page.eval_on_selector_all("path", strokes)] == [False, False, True]
+        assert [dashes is not None for dashes in page.eval_on_selector_all("path", strokes)] == [False, False, True]
         page.locator("input").fill("0.9")
-        assert page.locator(".word.alone").all_inner_texts() == ["house", "Haus"] and page.locator("path").count() == 1
+        assert page.locator(".word.alone").all_inner_texts() == ["house", "Haus"]
+        assert page.locator("path").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.locator("#next").click()
-        assert page.locator("path").count() == 1 and page.locator("#next").is_disabled()  # the slider stays
+        # the slider stays
+        assert page.locator("path").count() == 1
+        assert page.locator("#next").is_disabled()
         page.locator(".word").first.focus()
         page.keyboard.press("ArrowRight")
         assert page.locator(".word:focus").inner_text() == "house"
         write([WordAlignment(["word"] * 40, ["Wort", "Wort"], [(0, 0), (39, 1)], [0.9, 0.9])], "")  # word under word
         page.goto((tmp_path / "page.html").as_uri())
         tops = page.eval_on_selector_all(".side", "sides => sides.map(s => s.firstChild.getBoundingClientRect().top)")
-        assert page.locator(".tall").count() == 1 and tops[0] == tops[1]
+        assert page.locator(".tall").count() == 1
+        assert tops[0] == tops[1]
         show(0.97, True)  # the likeliest link of each source word is always shown
-        assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
+        assert page.locator("path").count() == 2
+        assert page.locator(".word.alone").count() == 0
         page.locator("td").nth(3).hover()
         assert "is linked with" in page.locator(".note").inner_text()
         show(None)  # no probabilities, and so no slider
-        assert page.locator("path").count() == 3 and page.locator("input").count() == 0
+        assert page.locator("path").count() == 3
+        assert page.locator("input").count() == 0
         page.locator(".word").first.click()
         assert "score" in page.locator(".note").inner_text()
 
 
-@pytest.mark.parametrize(("pairs", "said"), [(2, "2 pairs"), (3, "3 pairs"), (4, "first 3 of 4 pairs")])
+@pytest.mark.parametrize(("pairs", "count"), [(2, "2 pairs"), (3, "3 pairs"), (4, "first 3 of 4 pairs")])
 @pytest.mark.parametrize("source", ["file", "pipe", "resumed"])
 def test_links_html_says_of_how_many_pairs_it_shows_the_first(
-    tiny_model, tmp_path, monkeypatch, capsys, pairs, said, source
+    tiny_model, tmp_path, monkeypatch, capsys, pairs, count, source
 ):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
-    file, page = tmp_path / "pairs.txt", tmp_path / "page.html"
+    file = tmp_path / "pairs.txt"
+    page = tmp_path / "page.html"
     text = "ein Mann ||| a man\n" * pairs
     file.write_text(text)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
@@ -129,4 +142,4 @@ def test_links_html_says_of_how_many_pairs_it_shows_the_first(
         command += ["--output", str(links), "--resume"]
     main(command)
     capsys.readouterr()
-    assert f'<p class="soft">{said};' in page.read_text(encoding="utf-8")
+    assert f'<p class="soft">{count};' in page.read_text(encoding="utf-8")

@@ -18,8 +18,8 @@ def test_calibration_finds_slope_and_offset(slope, offset):
     logits = generator.uniform(-4, 4, 20_000)
     is_right = generator.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + offset)))
     probabilities = 1 / (1 + np.exp(-logits))
-    found = calibration([*zip(probabilities.tolist(), is_right.tolist(), strict=True)])
-    assert found == pytest.approx([slope, offset], abs=0.08)
+    fitted = calibration([*zip(probabilities.tolist(), is_right.tolist(), strict=True)])
+    assert fitted == pytest.approx([slope, offset], abs=0.08)
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def score(word_align, tmp_path):
 
 def test_score_is_that_of_the_links(score, tiny_model, tmp_path, capsys):
     out, err = score(GOLD)
-    assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
+    assert "sentence 5: (99, 1), of 7 and 8 words" in err
+    assert "3 of the 5 sentences" in err
     main(["--model", str(tiny_model), str(tmp_path / "pairs.txt")])
     lines = capsys.readouterr().out.splitlines()
     links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in lines]
@@ -51,14 +52,15 @@ def test_score_is_that_of_the_links(score, tiny_model, tmp_path, capsys):
 
 def test_score_of_links_in_files_without_a_model(score, tiny_model, tmp_path, capsys, refused):
     expected = score(GOLD).out.splitlines()[0].partition(": ")[2]
-    pairs, files = str(tmp_path / "pairs.txt"), [str(tmp_path / name) for name in ("plain", "probable")]
+    pairs = str(tmp_path / "pairs.txt")
+    files = [str(tmp_path / name) for name in ("plain", "probable")]
     for path, option in zip(files, ([], ["--probabilities"]), strict=True):
         main(["--model", str(tiny_model), pairs, "--output", path, *option])
     capsys.readouterr()
-    given = ["score", pairs, "--gold", str(tmp_path / "gold.txt"), "--links", *files]
-    main(given)
+    arguments = ["score", pairs, "--gold", str(tmp_path / "gold.txt"), "--links", *files]
+    main(arguments)
     assert capsys.readouterr().out.splitlines() == [f"{path}: {expected}" for path in files]
     links = Path(files[1]).read_text()
     for text, named in ((links + "\n", f"{files[1]} has 6 lines"), (f"0-70:0.5 {links}", f"{files[1]}, line 1")):
         Path(files[1]).write_text(text)
-        assert named in refused(given, main)
+        assert named in refused(arguments, main)

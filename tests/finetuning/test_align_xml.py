@@ -28,7 +28,8 @@ def test_xml_pairs_of_what_translate_toolkit_writes():
             unit.target = target
     for content, format in ((bytes(memory), "tmx"), (bytes(document), "xliff")):
         pairs = XmlPairs(io.BytesIO(content), "x", format, None)
-        assert list(pairs) == texts and pairs.languages == ("en", "de")
+        assert list(pairs) == texts
+        assert pairs.languages == ("en", "de")
 
 
 TMX = '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx><header srclang="en"/><body>{}</body></tmx>'
@@ -122,8 +123,8 @@ def test_xml_pairs_leave_out_deletions_of_trados():
     ],
 )  # fmt: skip
 def test_xml_pairs_are_the_segments_of_a_unit(source, segmented, target, expected):
-    found = read(XLIFF.format(xliff_unit(source, target, segmented) + xliff_unit("a", "b")), "xliff")
-    assert [tuple(" ".join(side.split()) for side in pair) for pair in found] == [*expected, ("a", "b")]
+    pairs = read(XLIFF.format(xliff_unit(source, target, segmented) + xliff_unit("a", "b")), "xliff")
+    assert [tuple(" ".join(side.split()) for side in pair) for pair in pairs] == [*expected, ("a", "b")]
 
 
 @pytest.mark.parametrize(
@@ -174,4 +175,5 @@ def test_pair_reader_knows_xml_by_its_ending_or_first_element(tmp_path, name, co
     for path, written in ((tmp_path / name, plain), (tmp_path / f"{name}.gz", gzip.compress(plain))):
         path.write_bytes(written)
         reader = PairReader([str(path)])
-        assert reader.check() == 1 and list(reader) == list(reader) == [("a", "b")]
+        assert reader.check() == 1
+        assert list(reader) == list(reader) == [("a", "b")]

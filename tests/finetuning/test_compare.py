@@ -17,8 +17,8 @@ def made_up(task, metrics, seeds=(1, 2), warnings=(), **changes):
     """Results of a task; `metrics` are {name: {language: scores of the seeds}}, `changes` are of the protocol."""
     rows = [
         {"language": language, "seed": seed, "split": "test", "metric": metric, "value": value}
-        for metric, of in metrics.items()
-        for language, values in of.items()
+        for metric, by_language in metrics.items()
+        for language, values in by_language.items()
         for seed, value in zip(seeds, values, strict=True)
     ]
     return Results({
@@ -40,10 +40,10 @@ def suite_of(tasks=TASKS, **more):
 
 
 def folder_of(path, *tasks):
-    for one in tasks:
-        (path / one["task"]).mkdir(parents=True)
-        write_json(path / one["task"] / "results.json", one)
-    scores = {"m": scores_of(suite_of(), {one["task"]: one for one in tasks})}
+    for results in tasks:
+        (path / results["task"]).mkdir(parents=True)
+        write_json(path / results["task"] / "results.json", results)
+    scores = {"m": scores_of(suite_of(), {results["task"]: results for results in tasks})}
     write_json(path / "results.json", {"format": 3, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
     return str(path)
 
@@ -55,11 +55,12 @@ def run_of(path, results):
 
 
 def test_scores_of_are_means_of_languages_metrics_and_tasks_seed_by_seed():
-    xnli, xquad = made_up("xnli", XNLI), made_up("xquad", XQUAD)
-    found = scores_of(suite_of(), {"xnli": xnli, "xquad": xquad})
-    assert found["xnli"]["scores"] == [75.0, 77.0]
-    assert found["xquad"] == {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5}
-    assert found["average"]["scores"] == [60.0, 66.0]
+    xnli = made_up("xnli", XNLI)
+    xquad = made_up("xquad", XQUAD)
+    scores = scores_of(suite_of(), {"xnli": xnli, "xquad": xquad})
+    assert scores["xnli"]["scores"] == [75.0, 77.0]
+    assert scores["xquad"] == {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5}
+    assert scores["average"]["scores"] == [60.0, 66.0]
     assert list(scores_of(suite_of(), {"xnli": xnli})) == ["xnli", "average"]
     untrained = made_up("xquad", XQUAD, seeds=[3, 4], training_data=None)  # counts with its mean for every seed
     assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [62.5, 63.5]
@@ -69,28 +70,33 @@ def test_published_of_shows_rows_over_the_same_languages_and_what_they_measure_o
     row = {"paper": "veco", "table": "Table 2", "row": "XLM-R large, cross-lingual transfer"}
     suite = suite_of([{**TASKS[0], "name": name} for name in ("udpos", "bucc")], published=[row])
     of_bucc = dict.fromkeys(["de-en", "fr-en", "ru-en", "zh-en"], [1.0, 2.0])
-    found = {
+    results = {
         "udpos": made_up("udpos", XNLI),
         "bucc": made_up("bucc", {"f1": of_bucc}, differs=["part of the pools"], pooling="mean"),
     }
-    (column,) = published_of(suite, found).values()
+    (column,) = published_of(suite, results).values()
     assert column == {"bucc": "66.0"}
-    udpos, bucc = (warnings_of(found[name], references_of(found[name])) for name in ("udpos", "bucc"))
-    assert not udpos and bucc[0].endswith("part of the pools, pooling cls")
+    udpos = warnings_of(results["udpos"], references_of(results["udpos"]))
+    bucc = warnings_of(results["bucc"], references_of(results["bucc"]))
+    assert not udpos
+    assert bucc[0].endswith("part of the pools, pooling cls")
 
 
 def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
-    one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
+    suite = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
     other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]))
     out = tmp_path / "out"
-    main(["--run", "XLM", one, "--run", "VECO", other, "--output", str(out)])
+    main(["--run", "XLM", suite, "--run", "VECO", other, "--output", str(out)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
-    assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page and "| xquad | 50.0 ± 7.1 |  |" in page
-    assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
+    assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page
+    assert "| xquad | 50.0 ± 7.1 |  |" in page
+    assert "- xquad is missing in VECO" in page
+    assert (out / "comparison.png").is_file()
 
 
 def test_compare_of_tasks_lists_differences(tmp_path, refused):
-    slow, out = made_up("xnli", XNLI), tmp_path / "out"
+    slow = made_up("xnli", XNLI)
+    out = tmp_path / "out"
     slow["hyperparameters"]["learning_rate"] = 5e-4
     fast = made_up("xnli", {"accuracy": {"en": [16.0, 18.0], "de": [70.0, 70.0]}})
     runs = ["--run", "A", run_of(tmp_path / "a", fast)]

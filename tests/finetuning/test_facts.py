@@ -19,11 +19,14 @@ def texts_of(**facts):
 @pytest.mark.parametrize(("greater_is_better", "better"), [(True, "higher is better"), (False, "lower is better")])
 def test_a_metric_says_what_is_better(greater_is_better, better):
     [text] = texts_of(metric=METRIC | {"greater_is_better": greater_is_better}).values()
-    assert better in text and "aer" in text and "1.0.0" in text and "True" not in text
+    assert better in text
+    assert "aer" in text
+    assert "1.0.0" in text
+    assert "True" not in text
 
 
 @pytest.mark.parametrize(
-    ("scores", "sweep", "said", "unsaid"),
+    ("scores", "sweep", "expected", "unsaid"),
     [
         ([95.8333, 100.0], None, ["42, 1,056", "95.8, 100.0", "1,040 rows"], ["source_dev", "None", "sweep"]),
         ([None, None], None, ["42, 1,056"], ["None", "score"]),
@@ -35,12 +38,13 @@ def test_a_metric_says_what_is_better(greater_is_better, better):
         ),
     ],
 )
-def test_a_selection_names_steps_scores_and_a_sweep(scores, sweep, said, unsaid):
+def test_a_selection_names_steps_scores_and_a_sweep(scores, sweep, expected, unsaid):
     losses = [0.424, 1.5] if None not in scores else [None, None]
     selection = SELECTION | {"scores": scores, "losses": losses} | ({"sweep": sweep} if sweep else {})
     [text] = texts_of(selection=selection).values()
     assert ("0.424, 1.500" in text) == (None not in scores)
-    assert all(part in text for part in said) and not any(part in text for part in unsaid)
+    assert all(part in text for part in expected)
+    assert not any(part in text for part in unsaid)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_lines_of_facts(facts, texts):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "unsaid"),
+    ("fields", "expected", "unsaid"),
     [
         ({"warmup_steps": 0.1}, ["10% of the steps", "3 epochs (700 or 701 steps)"], ["0.1,", "max steps", "True"]),
         ({"warmup_steps": 100, "epochs": 1.0}, ["100 steps", "1 epoch ("], ["%"]),
@@ -76,11 +80,14 @@ def test_lines_of_facts(facts, texts):
         ({}, ["learning rate 2e-05"], ["checkpointing", "accumulation", "layerwise", "updates"]),
     ],
 )
-def test_training_in_words(fields, said, unsaid):
+def test_training_in_words(fields, expected, unsaid):
     hyperparameters = dataclasses.asdict(Training(**{"learning_rate": 2e-5, **fields})) | {"updates": [700, 701]}
     text = training_in_words(hyperparameters)
-    assert all(part in text for part in said) and not any(part in text for part in unsaid)
+    assert all(part in text for part in expected)
+    assert not any(part in text for part in unsaid)
 
 
 def test_in_words_of_a_number_is_short():
-    assert (in_words(95.83333333), in_words(1234567), in_words([1.0, 2])) == ("95.8333", "1,234,567", "1, 2")
+    assert in_words(95.83333333) == "95.8333"
+    assert in_words(1234567) == "1,234,567"
+    assert in_words([1.0, 2]) == "1, 2"

@@ -99,9 +99,9 @@ def check_trained(recipe):
     for table in [*recipe.train, *recipe.evaluation]:
         path = table.path.removesuffix("/{language}")
         key = f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path
-        (known,) = (set(columns.split()) for columns, keys in COLUMNS.items() if key in keys)
+        (known_columns,) = (set(columns.split()) for columns, keys in COLUMNS.items() if key in keys)
         texts = [*table.text_columns, table.label_column, *table.translation_columns]
-        assert set(filter(None, [*texts, *table.where, table.language_column])) <= known, table.path
+        assert set(filter(None, [*texts, *table.where, table.language_column])) <= known_columns, table.path
     if recipe.task in LANGUAGES and recipe.task != "xnli":
         languages = [language for table in recipe.evaluation for language in table.languages]
         assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]
@@ -117,7 +117,7 @@ def test_recipes_are_there_for_every_task_of_each_paper():
     expected = {
         "xtreme": [*tasks, "conll", "masakhaner2", *(f"{task}{TRANSLATED}" for task in LANGUAGES)],
         "veco": [
-            *(f"{task}{of}" for task in tasks for of in ("", TRANSLATED, "_plug_in")),
+            *(f"{task}{suffix}" for task in tasks for suffix in ("", TRANSLATED, "_plug_in")),
             *(f"{task}_iclr" for task in LANGUAGES),
             *(f"{task}{TRANSLATED}_iclr" for task in ("xnli", "pawsx", "mlqa")),
         ],
@@ -138,10 +138,13 @@ def test_recipes_of_veco_are_searched_as_its_appendices_print(name):
     else:
         rates = [5e-6, 8e-6, 1e-5, 2e-5, 3e-5] if recipe.setting == "zero_shot" else [5e-6, 6e-6, 7e-6, 8e-6, 9e-6]
     training = recipe.training
-    assert training.learning_rate in rates and training.epochs in (3, 5, 10) and training.batch_size in (16, 32, 64)
+    assert training.learning_rate in rates
+    assert training.epochs in (3, 5, 10)
+    assert training.batch_size in (16, 32, 64)
     without_rows = recipe.task in ("xquad", "tydiqa")  # of development
     if recipe.setting != "zero_shot" and without_rows:
-        assert recipe.selection == "last" and not recipe.sweep
+        assert recipe.selection == "last"
+        assert not recipe.sweep
         return
     assert list(recipe.sweep.values()) == [rates, [3, 5, 10], [16, 32, 64]]
     assert len(points_of(recipe)) == len(rates) * 3 * 3
@@ -162,10 +165,13 @@ def test_recipes_of_veco_are_searched_as_its_appendices_print(name):
 )
 def test_recipes_of_xlm_align_are_searched_as_its_paper_prints(task, batch, rates, epochs, warmup):
     recipe = load(f"xlm_align/{task}")
-    training, tried = recipe.training, {"batch_size": batch, "learning_rate": rates, "epochs": epochs}
+    training = recipe.training
+    tried = {"batch_size": batch, "learning_rate": rates, "epochs": epochs}
     for name, values in tried.items():
         assert recipe.sweep.get(f"training.{name}", [getattr(training, name)]) == values
-    assert (training.warmup_steps, training.weight_decay, training.schedule) == (warmup, 0, "linear")
+    assert training.warmup_steps == warmup
+    assert training.weight_decay == 0
+    assert training.schedule == "linear"
     assert recipe.selection == ("source_dev" if task in ("xquad", "tydiqa") else "mean_dev")
     assert recipe.seeds == [1, 2, 3, 4, 5]
 
@@ -192,10 +198,16 @@ def test_recipes_of_xlm_align_are_searched_as_its_paper_prints(task, batch, rate
 def test_recipes_of_ernie_m_are_as_its_paper_prints(task, batch, rate, decay, weight_decay, epochs, length):
     recipe = load(f"ernie_m/{task}")
     training = recipe.training
-    assert (training.batch_size, training.learning_rate, training.layerwise_decay) == (batch, rate, decay)
-    assert (training.weight_decay, training.epochs, recipe.max_length) == (weight_decay, epochs, length)
+    assert training.batch_size == batch
+    assert training.learning_rate == rate
+    assert training.layerwise_decay == decay
+    assert training.weight_decay == weight_decay
+    assert training.epochs == epochs
+    assert recipe.max_length == length
     assert (training.warmup_steps, training.schedule) == (0.1, "linear")
-    assert (training.epsilon, training.max_grad_norm, recipe.seeds) == (1e-6, 1.0, [1, 2, 3, 4, 5])
+    assert training.epsilon == 1e-6
+    assert training.max_grad_norm == 1.0
+    assert recipe.seeds == [1, 2, 3, 4, 5]
     if task.startswith("pawsx") and not task.endswith("_large"):
         assert recipe.published is None
     else:
@@ -218,17 +230,22 @@ def test_recipes_of_ernie_m_are_as_its_paper_prints(task, batch, rate, decay, we
 )
 def test_recipes_of_metaxlm_are_as_its_paper_prints(task, batch, rate, weight_decay, epochs, languages, average):
     recipe = load(f"metaxlm/{task}")
-    training, published = recipe.training, recipe.published
+    training = recipe.training
+    published = recipe.published
     assert (training.batch_size, training.learning_rate) == (batch, rate)
     assert (training.weight_decay, training.epochs) == (weight_decay, epochs)
-    assert (training.warmup_steps, training.schedule, recipe.seeds) == (0.1, "linear", [1, 2, 3, 4, 5])
+    assert training.warmup_steps == 0.1
+    assert training.schedule == "linear"
+    assert recipe.seeds == [1, 2, 3, 4, 5]
     if average is None:
-        assert published is None and len(recipe.evaluation[0].languages) == languages
+        assert published is None
+        assert len(recipe.evaluation[0].languages) == languages
         return
     table = find(*recipe.references[0].values())[0]
     over = languages_of(recipe.task, table) if table["columns_are"] == "tasks" else table["columns"]
-    found = look_up(recipe.references[0], recipe.task, recipe.kind, recipe.main_score, over)
-    assert found.scores[recipe.main_score]["average"] == average and len(over) == languages
+    printed = look_up(recipe.references[0], recipe.task, recipe.kind, recipe.main_score, over)
+    assert printed.scores[recipe.main_score]["average"] == average
+    assert len(over) == languages
     if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain
         assert set(over) == {language for table in recipe.evaluation for language in table.languages}
 
@@ -241,15 +258,23 @@ def test_recipes_of_wmt14_are_as_in_the_paper(name, pair, tokens, rate, bleu, sa
     recipe = load(f"veco/{name}")
     training = recipe.training
     assert (training.max_tokens, training.learning_rate) == (tokens, rate)
-    assert (training.max_steps, training.warmup_steps, training.schedule) == (100_000, 16_000, "linear")
-    assert (recipe.selection, recipe.average_checkpoints, recipe.generation.beams) == ("average", 10, 5)
-    assert (recipe.decoder_layers, recipe.decoder_layer_selection, recipe.tie_decoder) == (None, None, True)
+    assert training.max_steps == 100_000
+    assert training.warmup_steps == 16_000
+    assert training.schedule == "linear"
+    assert recipe.selection == "average"
+    assert recipe.average_checkpoints == 10
+    assert recipe.generation.beams == 5
+    assert recipe.decoder_layers is None
+    assert recipe.decoder_layer_selection is None
+    assert recipe.tie_decoder is True
     # from the released scripts: Adam (0.9, 0.999), and dropout by pair
-    assert (training.label_smoothing, training.max_grad_norm, training.weight_decay) == (0.2, 0.1, 0.01)
+    assert training.label_smoothing == 0.2
+    assert training.max_grad_norm == 0.1
+    assert training.weight_decay == 0.01
     assert (training.betas, training.epsilon) == ([0.9, 0.999], 1e-8)
     assert training.dropout == {"en-de": 0.3, "en-fr": 0.1}[pair]
-    found = look_up(recipe.references[0], recipe.task, recipe.kind, "sacrebleu", [pair])
-    assert found.scores == {"sacrebleu": {pair: sacrebleu}, "bleu": {pair: bleu}}
+    published = look_up(recipe.references[0], recipe.task, recipe.kind, "sacrebleu", [pair])
+    assert published.scores == {"sacrebleu": {pair: sacrebleu}, "bleu": {pair: bleu}}
 
 
 @pytest.mark.parametrize(("name", "translates"), [("mbart_small", 2), ("mbart_small_mono", 0), ("multi30k_mbart", 2)])
@@ -260,10 +285,18 @@ def test_recipes_of_the_mbart_style_model_are_as_in_table_8(name, translates):
     assert tables == [(True, True, 0.15)] * 2 + [(False, False, 0.25)] * translates
     if name == "mbart_small":
         training = recipe.training
-        assert (training.learning_rate, training.max_steps, training.warmup_steps) == (3e-4, 240_000, 12_000)
-        assert (training.betas, training.epsilon, training.weight_decay) == ([0.9, 0.999], 1e-6, 0.01)
-        assert (training.dropout, training.attention_dropout, training.schedule) == (0.1, 0.1, "linear")
-        assert (training.max_tokens, training.label_smoothing, recipe.tie_decoder) == (4096 * 128, 0.0, True)
+        assert training.learning_rate == 3e-4
+        assert training.max_steps == 240_000
+        assert training.warmup_steps == 12_000
+        assert training.betas == [0.9, 0.999]
+        assert training.epsilon == 1e-6
+        assert training.weight_decay == 0.01
+        assert training.dropout == 0.1
+        assert training.attention_dropout == 0.1
+        assert training.schedule == "linear"
+        assert training.max_tokens == 4096 * 128
+        assert training.label_smoothing == 0.0
+        assert recipe.tie_decoder is True
 
 
 @pytest.mark.parametrize(
@@ -273,13 +306,18 @@ def test_recipes_of_the_mbart_style_model_are_as_in_table_8(name, translates):
 def test_recipes_of_any_encoder_are_as_the_benchmarks_scripts(task, epochs):
     """train_<task>.sh and train_qa.sh"""
     recipe = load(f"xtreme/{task}")
-    training, is_answering = recipe.training, recipe.kind == "question_answering"
-    assert (training.batch_size, training.epochs, training.epsilon) == (32, epochs, 1e-8)
+    training = recipe.training
+    is_answering = recipe.kind == "question_answering"
+    assert training.batch_size == 32
+    assert training.epochs == epochs
+    assert training.epsilon == 1e-8
     expected = (3e-5, 0.06, 1e-4, 384, "last") if is_answering else (2e-5, 0, 0, 128, "source_dev")
     rates = training.learning_rate, training.warmup_steps, training.weight_decay
     assert (*rates, recipe.max_length, recipe.selection) == expected
     if is_answering:
-        assert (recipe.doc_stride, N_BEST, recipe.max_answer_length) == (128, 20, 30)
+        assert recipe.doc_stride == 128
+        assert N_BEST == 20
+        assert recipe.max_answer_length == 30
         assert recipe.metric == ("mlqa" if task == "mlqa" else "squad")
 
 

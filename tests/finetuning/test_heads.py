@@ -21,7 +21,8 @@ from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import record_of
 
-CLASSES, TAGS = ["no", "unclear", "yes"], ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+CLASSES = ["no", "unclear", "yes"]
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 # layers of the head for texts, of architectures that differ in them
 HEADS = {
@@ -110,10 +111,13 @@ def test_head_of_other_labels_is_drawn_again_as_a_whole(name, before, now, encod
     folder = fine_tune(encoder(name), CLASSES, tmp_path / "tuned")
     rename_labels(folder, before)
     checkpoint = load_file(folder / "model.safetensors")
-    first, other, again = (load(folder, now, seed=seed) for seed in (1, 2, 1))
+    first = load(folder, now, seed=1)
+    other = load(folder, now, seed=2)
+    again = load(folder, now, seed=1)
     head = sorted(f"{layer}.{kind}" for layer in HEADS[name] for kind in ("bias", "weight"))
     parameters = dict(first.named_parameters())
-    assert first.fresh_parameters["names"] == head and first.fresh_parameters["head"]
+    assert first.fresh_parameters["names"] == head
+    assert first.fresh_parameters["head"]
     assert first.fresh_parameters["count"] == sum(parameters[name].numel() for name in head)
     assert list(first.config.id2label.values()) == now
     for name, parameter in parameters.items():
@@ -130,7 +134,8 @@ def test_head_that_reads_a_translation_is_drawn_again_without_one(recipe_class, 
     assert load(folder, TAGS[::-1], recipe_class, plug_in=True).fresh_parameters["names"] == []
     model = load(folder, TAGS, recipe_class)
     head = [name for name, _ in model.named_parameters() if not name.startswith("roberta.")]
-    assert model.fresh_parameters["names"] == sorted(head) and model.fresh_parameters["head"]
+    assert model.fresh_parameters["names"] == sorted(head)
+    assert model.fresh_parameters["head"]
 
 
 def test_head_without_names_of_labels_is_kept(encoder, tmp_path):
@@ -193,5 +198,6 @@ def test_run_refuses_weights_that_are_not_finite(value, kind, request, tiny_mode
     tensors[name][3, 4] = value
     save_file(tensors, file, {"format": "pt"})
     message = refused([*request.getfixturevalue(kind), f"model={folder}"])
-    assert name in message and str(folder) in message
+    assert name in message
+    assert str(folder) in message
     assert not (tmp_path / "out").exists()

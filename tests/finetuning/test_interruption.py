@@ -43,11 +43,11 @@ def stop_at(monkeypatch, capsys):
     def run(step, arguments, number=signal.SIGINT, trainer=FineTuningTrainer):
         train = trainer.training_step
 
-        def signaled(self, *given, **options):
+        def signaled(self, *inputs, **options):
             if self.state.global_step == step - 1:
                 for process in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
                     os.kill(process, number)
-            return train(self, *given, **options)
+            return train(self, *inputs, **options)
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
             patch.setattr(trainer, "training_step", signaled)
@@ -68,10 +68,11 @@ def dropping_topics(topics_recipe, tiny_model, tmp_path):
     return lambda name: [*topics_recipe(tmp_path / name), f"model={model}"]
 
 
-def assert_same_seed(one, two):
-    ours, others = weights(one / "seed-1"), weights(two / "seed-1")
+def assert_same_seed(first, second):
+    ours = weights(first / "seed-1")
+    others = weights(second / "seed-1")
     assert all(torch.equal(ours[name], others[name]) for name in ours)
-    records = [record_of(folder / "seed-1") for folder in (one, two)]
+    records = [record_of(folder / "seed-1") for folder in (first, second)]
     for name in ("scores", "selected_step", "selection_score", "steps"):
         assert records[0][name] == records[1][name], name
     evaluated = [
@@ -93,11 +94,15 @@ def assert_same_seed(one, two):
 )
 def test_run_resumed_after_a_signal_gives_the_same_weights(settings, steps, dropping_topics, stop_at, tmp_path):
     main([*dropping_topics("whole"), *settings])
-    folder, resume = tmp_path / "stopped", []
+    folder = tmp_path / "stopped"
+    resume = []
     for step in steps:
-        said = stop_at(step, [*dropping_topics("stopped"), *settings, *resume])
+        printed = stop_at(step, [*dropping_topics("stopped"), *settings, *resume])
         where = f"seed 1 is saved at step {step} in {folder}/seed-1/checkpoints"
-        assert where in said and "stopped by SIGINT" in said and "--resume" in said and "Traceback" not in said
+        assert where in printed
+        assert "stopped by SIGINT" in printed
+        assert "--resume" in printed
+        assert "Traceback" not in printed
         assert step in complete_checkpoints(folder / "seed-1" / "checkpoints")
         assert not (folder / "seed-1" / "scores.json").exists()
         resume = ["--resume"]
@@ -112,17 +117,20 @@ def test_run_stopped_by_a_signal_keeps_averaged_checkpoints(captions_recipe, sto
     assert "saved at step 3" in stop_at(3, stopped, signal.SIGTERM, TranslationTrainer)
     assert "saved at step 5" in stop_at(5, [*stopped, "--resume"], trainer=TranslationTrainer)
     main([*stopped, "--resume"])
-    whole, resumed = (weights(tmp_path / name / "seed-1") for name in ("whole", "stopped"))
+    whole = weights(tmp_path / "whole" / "seed-1")
+    resumed = weights(tmp_path / "stopped" / "seed-1")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert record_of(tmp_path / "stopped" / "seed-1")["selected_step"] == [4, 6]
 
 
 def test_run_in_two_processes_stops_after_a_signal_to_one(topics, topics_run, tmp_path):
-    codes, said = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
-    assert codes == [143, 143] and "Traceback" not in said, said
-    assert said.count("seed 1 is saved at step 3") == 1
+    codes, printed = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
+    assert codes == [143, 143], printed
+    assert "Traceback" not in printed, printed
+    assert printed.count("seed 1 is saved at step 3") == 1
     main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
-    whole, resumed = (weights(folder / "seed-1") for folder in (topics_run, tmp_path / "out"))
+    whole = weights(topics_run / "seed-1")
+    resumed = weights(tmp_path / "out" / "seed-1")
     assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)
 
 

@@ -86,4 +86,5 @@ def test_load_labels_refuses(tmp_path, name, content, fields, named):
 def test_table_fingerprint_of_a_conll_file_follows_its_content(tmp_path):
     tables = [LabeledTable(write(tmp_path / f"{name}.conll", f"a {name}\n")) for name in ("B", "I")]
     prints = {table_fingerprint(as_lines(table), None, load_labels(table)) for table in tables}
-    assert len(prints) == 2 and all(name.startswith("sha256:") for name in prints)
+    assert len(prints) == 2
+    assert all(name.startswith("sha256:") for name in prints)

@@ -57,9 +57,9 @@ def rates(trainer):
     """Learning rate and weight decay of each parameter by its name; each is in one group."""
     names = {id(parameter): name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     listed = [(names[id(p)], group) for group in trainer.optimizer.param_groups for p in group["params"]]
-    found = {name: (group["lr"], group["weight_decay"]) for name, group in listed}
-    assert len(listed) == len(found) == len(names)
-    return found
+    rate_by_name = {name: (group["lr"], group["weight_decay"]) for name, group in listed}
+    assert len(listed) == len(rate_by_name) == len(names)
+    return rate_by_name
 
 
 @pytest.mark.parametrize(("name", "head"), EACH)
@@ -74,12 +74,12 @@ def test_create_optimizer_has_the_formulas_rates(name, head, tmp_path):
         for parameter, (rate, weight_decay) in rates(trainer).items():
             assert rate == pytest.approx(head_rate * expected_scale(parameter)), (step, parameter)
             assert weight_decay == undecayed[parameter][1]
-        for one in (trainer, plain):
-            one.optimizer.step()
-            one.lr_scheduler.step()
-    found = rates(trainer)
-    assert {weight_decay for _, weight_decay in found.values()} == {0.0, 0.01}
-    assert ("roberta.language_embeddings.weight" in found) == (name == "ernie_m")
+        for made_trainer in (trainer, plain):
+            made_trainer.optimizer.step()
+            made_trainer.lr_scheduler.step()
+    rate_by_name = rates(trainer)
+    assert {weight_decay for _, weight_decay in rate_by_name.values()} == {0.0, 0.01}
+    assert ("roberta.language_embeddings.weight" in rate_by_name) == (name == "ernie_m")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,8 @@ def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForTokenClassification
 
     model = MetaXlmForTokenClassification.from_pretrained(zoo_model_dir(f"metaxlm on {backbone}"))
-    scales, seen = layer_scales(model, DECAY), set()
+    scales = layer_scales(model, DECAY)
+    seen = set()
     for name, parameter in model.named_parameters():
         layer = re.search(r"\.layers?\.(\d)\.", name)
         is_decayed = "embed" in name and "norm" not in name.lower()  # other norms learn with the head
@@ -134,14 +135,15 @@ def test_layer_scales_refuses_unknown_names():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "trainer_class", "own"),
+    ("kind", "trainer_class", "overrides"),
     [
         ("captions", TranslationTrainer, {"decoder.layer.0.crossattention.output.dense.weight": 0.25e-2}),
         ("topics", FineTuningTrainer, {"classifier.out_proj.weight": 1e-2}),
     ],
 )
-def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
-    seen, create = [], trainer_class.create_optimizer
+def test_run_decays(kind, trainer_class, overrides, request, tmp_path, monkeypatch):
+    seen = []
+    create = trainer_class.create_optimizer
 
     def watched(self, model=None):
         optimizer = create(self, model)
@@ -151,5 +153,7 @@ def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_class, "create_optimizer", watched)
     short = "max_steps=1 layerwise_decay=0.5 weight_decay=0.1 learning_rate=1e-2".split()
     main([*request.getfixturevalue(kind), "seeds=[1]", *(f"training.{field}" for field in short)])
-    own["roberta.embeddings.word_embeddings.weight"] = 0.125e-2
-    assert {name: seen[0][name] for name in own} == {name: (pytest.approx(rate), 0.1) for name, rate in own.items()}
+    overrides["roberta.embeddings.word_embeddings.weight"] = 0.125e-2
+    assert {name: seen[0][name] for name in overrides} == {
+        name: (pytest.approx(rate), 0.1) for name, rate in overrides.items()
+    }

@@ -11,7 +11,8 @@ from crosslingual_zoo.finetuning.metrics import load_metric
 from crosslingual_zoo.finetuning.tasks.question_answering.scores import mlqa_tokens, score_answers, squad_tokens
 from crosslingual_zoo.finetuning.tasks.tagging import chunk_scores
 
-SURE, POSSIBLE = [[0, 0], [1, 2]], [[0, 0], [1, 2], [2, 1]]
+SURE = [[0, 0], [1, 2]]
+POSSIBLE = [[0, 0], [1, 2], [2, 1]]
 GOLD = {"sure": SURE, "possible": POSSIBLE}
 
 
@@ -20,7 +21,8 @@ def aer(predictions, references):
 
 
 def test_aer_of_links_by_hand():
-    nothing, only_possible = {"sure": [], "possible": [[0, 1]]}, {"sure": [], "possible": [[0, 0], [1, 1]]}
+    nothing = {"sure": [], "possible": [[0, 1]]}
+    only_possible = {"sure": [], "possible": [[0, 0], [1, 1]]}
     assert aer([[], []], [GOLD, nothing]) == {"precision": 0, "recall": 0, "f1": 0, "aer": 100}
     assert aer([[[0, 0]]], [only_possible]) == {"precision": 100, "recall": 0, "f1": 0, "aer": 0}
     assert aer([[[0, 0], [5, 5]]], [only_possible])["aer"] == pytest.approx(50)  # |A| = 2, |S| = 0, |A & P| = 1
@@ -42,15 +44,16 @@ def test_aer_is_the_formula_of_the_paper():
     counted, sure, possible = (
         {(n, *link) for n, of in enumerate(sentences) for link in of[which]} for which in range(3)
     )
-    found = aer(
+    scores = aer(
         [[list(link) for link in links] for links, _, _ in sentences],
         [{"sure": [list(x) for x in s], "possible": [list(x) for x in p]} for _, s, p in sentences],
     )
-    precision, recall = len(counted & possible) / len(counted), len(counted & sure) / len(sure)
+    precision = len(counted & possible) / len(counted)
+    recall = len(counted & sure) / len(sure)
     error = 1 - (len(counted & sure) + len(counted & possible)) / (len(counted) + len(sure))
     f1 = 2 * precision * recall / (precision + recall)
     expected = {"precision": precision, "recall": recall, "f1": f1, "aer": error}
-    assert found == pytest.approx({name: 100 * value for name, value in expected.items()})
+    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
 def bleu(prediction, reference, **options):
@@ -66,20 +69,23 @@ def bleu(prediction, reference, **options):
     ],
 )
 def test_bleu_is_precision_times_brevity(prediction, reference, sacrebleu, ratio):
-    found = bleu(prediction, reference)
-    assert (found["sacrebleu"], found["length_ratio"]) == (pytest.approx(100 * sacrebleu), pytest.approx(ratio))
+    scores = bleu(prediction, reference)
+    assert scores["sacrebleu"] == pytest.approx(100 * sacrebleu)
+    assert scores["length_ratio"] == pytest.approx(ratio)
 
 
 def test_bleu_of_the_corpus_ignores_case_and_splits_as_moses():
-    found = load_metric("bleu").compute(predictions=["a b c d", "x"], references=["a b c d", "y"])
-    assert found["sacrebleu"] == pytest.approx(100 * (4 / 5 * 3 / 3 * 2 / 2 * 1 / 1) ** 0.25)
-    found = bleu("The Cat sat on the Mat", "the cat sat on the mat")
-    assert found["bleu"] == pytest.approx(100) and found["sacrebleu"] < 50
+    scores = load_metric("bleu").compute(predictions=["a b c d", "x"], references=["a b c d", "y"])
+    assert scores["sacrebleu"] == pytest.approx(100 * (4 / 5 * 3 / 3 * 2 / 2 * 1 / 1) ** 0.25)
+    scores = bleu("The Cat sat on the Mat", "the cat sat on the mat")
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["sacrebleu"] < 50
     # 13a leaves hyphen and German quotation marks in the word: one wrong word is all that differs
-    found = bleu("er trägt ein blau-weißes „T-Shirt“ und lacht", "er trägt ein blau-weißes T-Shirt und lacht")
-    assert found["sacrebleu"] == pytest.approx(100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** 0.25)
-    assert found["bleu"] == pytest.approx(100 * (11 / 13 * 8 / 12 * 5 / 11 * 3 / 10) ** 0.25)
-    assert "tok:13a" in found["signatures"]["sacrebleu"] and "smooth:none" in found["signatures"]["bleu"]
+    scores = bleu("er trägt ein blau-weißes „T-Shirt“ und lacht", "er trägt ein blau-weißes T-Shirt und lacht")
+    assert scores["sacrebleu"] == pytest.approx(100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** 0.25)
+    assert scores["bleu"] == pytest.approx(100 * (11 / 13 * 8 / 12 * 5 / 11 * 3 / 10) ** 0.25)
+    assert "tok:13a" in scores["signatures"]["sacrebleu"]
+    assert "smooth:none" in scores["signatures"]["bleu"]
 
 
 @pytest.mark.parametrize(
@@ -142,17 +148,17 @@ def test_score_answers_as_squad(prediction, golds, f1, exact):
     ],
 )
 def test_mlqa_scores_by_language(language, prediction, gold, f1, exact):
-    found = score_answers([prediction], [[gold]], partial(mlqa_tokens, language=language))
-    assert found == answer_scores(f1, exact)
+    scores = score_answers([prediction], [[gold]], partial(mlqa_tokens, language=language))
+    assert scores == answer_scores(f1, exact)
 
 
 def test_score_answers_is_a_mean_over_questions():
-    found = score_answers(["in Paris", "Rome"], [["Paris"], ["Bern", "Rome"]], squad_tokens)
-    assert found == answer_scores((2 / 3 + 1) / 2, 0.5)
+    scores = score_answers(["in Paris", "Rome"], [["Paris"], ["Bern", "Rome"]], squad_tokens)
+    assert scores == answer_scores((2 / 3 + 1) / 2, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("gold", "found", "precision", "recall", "accuracy"),
+    ("gold", "predicted", "precision", "recall", "accuracy"),
     [
         ("B-PER I-PER O B-LOC O B-ORG", "B-PER I-PER O B-PER O B-ORG", 2 / 3, 2 / 3, 5 / 6),
         ("B-PER O", "O O", 0, 0, 1 / 2),
@@ -170,10 +176,10 @@ def test_score_answers_is_a_mean_over_questions():
         ("SYM SYM PUNCT X", "SYM PUNCT X X", 1 / 3, 1 / 4, 1 / 2),
     ],
 )
-def test_chunk_scores_by_hand(gold, found, precision, recall, accuracy):
+def test_chunk_scores_by_hand(gold, predicted, precision, recall, accuracy):
     expected = {"precision": precision, "recall": recall, "token_accuracy": accuracy}
     expected["f1"] = 2 * precision * recall / (precision + recall) if precision else 0
-    scores = chunk_scores([gold.split()], [found.split()])
+    scores = chunk_scores([gold.split()], [predicted.split()])
     assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
@@ -198,14 +204,16 @@ def mining(scores, right, **options):
 )
 def test_mining_f1_fits_the_best_threshold(scores, right, gold, threshold):
     right = [bool(flag) for flag in right]
-    found = mining(scores, right, gold=gold)
-    assert found["threshold"] == threshold
+    fitted = mining(scores, right, gold=gold)
+    assert fitted["threshold"] == threshold
 
     def f1(cut):
         taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
         return 100 * 2 * sum(taken) / (len(taken) + gold)
 
-    assert found["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
-    assert found == mining(scores, right, gold=gold, threshold=threshold)
+    assert fitted["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
+    assert fitted == mining(scores, right, gold=gold, threshold=threshold)
     taken = [flag for score, flag in zip(scores, right, strict=True) if score >= threshold]
-    assert (found["mined"], found["right"], found["gold"]) == (len(taken), sum(taken), gold)
+    assert fitted["mined"] == len(taken)
+    assert fitted["right"] == sum(taken)
+    assert fitted["gold"] == gold

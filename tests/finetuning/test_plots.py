@@ -8,7 +8,8 @@ from crosslingual_zoo.finetuning.plots import plot_bars, plot_heat_map, plot_lin
 from crosslingual_zoo.finetuning.results import summary
 from tests.finetuning.test_results import made_up
 
-ONE, TWO = summary([80.0]), summary([80.0, 90.0])
+ONE = summary([80.0])
+TWO = summary([80.0, 90.0])
 
 
 @pytest.fixture
@@ -43,15 +44,19 @@ def test_bars_have_error_bars_of_several_seeds_only(tmp_path, figure, groups, er
     assert plot_bars(groups, tmp_path / "bars.png", "A title", "accuracy (%)") == tmp_path / "bars.png"
     [axes] = figure().axes
     bars = [container for container in axes.containers if hasattr(container, "patches")]
-    assert sum(len(bar.patches) for bar in bars) == 2 and len(axes.containers) - len(bars) == errors
+    assert sum(len(bar.patches) for bar in bars) == 2
+    assert len(axes.containers) - len(bars) == errors
     title, legends = text_of(figure())
-    assert title == "A title" and any("error bar" in text for text in legends) == (errors > 0)
+    assert title == "A title"
+    assert any("error bar" in text for text in legends) == (errors > 0)
     assert [name for name in ("a", "b") if name in legends] == [name for name in legend if len(name) == 1]
     numbers = [(text.xy[0], text.get_text()) for text in axes.texts]
     ends = [
-        max([*entry["scores"], entry["mean"] + (entry["sd"] or 0)]) for of in groups.values() for entry in of.values()
+        max([*entry["scores"], entry["mean"] + (entry["sd"] or 0)])
+        for entries in groups.values()
+        for entry in entries.values()
     ]
-    assert [place for place, _ in numbers] == pytest.approx(ends)  # beside the error bar
+    assert [height for height, _ in numbers] == pytest.approx(ends)  # beside the error bar
 
 
 def test_a_single_number_is_not_drawn(tmp_path):
@@ -63,7 +68,8 @@ def test_a_single_number_is_not_drawn(tmp_path):
     ]
     for plot in plots:
         path.write_bytes(b"of an earlier run")
-        assert plot() is None and not path.exists()
+        assert plot() is None
+        assert not path.exists()
 
 
 @pytest.mark.parametrize(("seeds", "has_note"), [([80.0], False), ([80.0, 90.0], True)])
@@ -74,16 +80,19 @@ def test_lines_explain_a_band_of_several_seeds_only(tmp_path, figure, seeds, has
 
 
 def test_the_title_of_a_run_s_plot_names_model_data_and_score(tmp_path, figure):
-    found = made_up("xnli", {"accuracy": {"en": [80.0, 81.0], "de": [70.0, 71.0]}})
-    draw({"e5": found}, tmp_path / "scores.png")
+    results = made_up("xnli", {"accuracy": {"en": [80.0, 81.0], "de": [70.0, 71.0]}})
+    draw({"e5": results}, tmp_path / "scores.png")
     title, legends = text_of(figure())
-    assert all(word in title for word in ("e5", "xnli", "test", "accuracy")) and "e5" not in legends
-    draw({"e5": found, "XLM-R": found}, tmp_path / "scores.png")
+    assert all(word in title for word in ("e5", "xnli", "test", "accuracy"))
+    assert "e5" not in legends
+    draw({"e5": results, "XLM-R": results}, tmp_path / "scores.png")
     title, legends = text_of(figure())
-    assert "e5" not in title and {"e5", "XLM-R"} <= {*legends}
+    assert "e5" not in title
+    assert {"e5", "XLM-R"} <= {*legends}
 
 
 def test_results_of_one_language_have_no_picture(tmp_path, capsys):
     write_results(made_up("xnli", {"accuracy": {"en": [80.0, 81.0]}}), tmp_path)
     assert not (tmp_path / "scores.png").exists()
-    assert "scores.png" not in (tmp_path / "results.md").read_text() and "scores.png" not in capsys.readouterr().out
+    assert "scores.png" not in (tmp_path / "results.md").read_text()
+    assert "scores.png" not in capsys.readouterr().out

@@ -13,21 +13,22 @@ from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
 def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
-    results, labels = read_results(topics_run), []
-    for place, seed in enumerate(results["seeds"]):
+    results = read_results(topics_run)
+    labels = []
+    for seed_number, seed in enumerate(results["seeds"]):
         folder = topics_run / f"seed-{seed}"
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
-            found = predictions(folder, language)
+            rows = predictions(folder, language)
             table = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
-            own = [(row["text"], row["topic"]) for row in map(json.loads, table)]
-            assert [(row["text"], row["gold"]) for row in found] == own
-            assert [row["row"] for row in found] == list(range(len(own)))
-            assert {row["language"] for row in found} == {language}
-            right = [row["gold"] == row["prediction"] for row in found]
-            assert 100 * np.mean(right) == pytest.approx(entry["scores"][place])
-            assert all(0.2 <= row["probability"] <= 1 for row in found)  # the highest of five
-            labels.append({row["prediction"] for row in found})
+            texts_and_topics = [(row["text"], row["topic"]) for row in map(json.loads, table)]
+            assert [(row["text"], row["gold"]) for row in rows] == texts_and_topics
+            assert [row["row"] for row in rows] == list(range(len(texts_and_topics)))
+            assert {row["language"] for row in rows} == {language}
+            right = [row["gold"] == row["prediction"] for row in rows]
+            assert 100 * np.mean(right) == pytest.approx(entry["scores"][seed_number])
+            assert all(0.2 <= row["probability"] <= 1 for row in rows)  # the highest of five
+            labels.append({row["prediction"] for row in rows})
     assert max(map(len, labels)) > 2  # or any order of rows would do
 
 
@@ -53,10 +54,10 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     width = max(map(len, labels))
     predictions = np.array([[*tags, *[outside] * (width - len(tags))] for tags in labels])
     predictions[0] = outside  # the first sentence's person is missed
-    found = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
-    assert [(row["row"], row["words"]) for row in found] == [(n, sentences[n][0]) for n in (0, 2, 4)]
-    assert [row["gold"] for row in found] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
-    assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
+    records = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
+    assert [(row["row"], row["words"]) for row in records] == [(n, sentences[n][0]) for n in (0, 2, 4)]
+    assert [row["gold"] for row in records] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
+    assert [row["prediction"] for row in records] == [["O"] * 3, sentences[2][1], sentences[4][1]]
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

@@ -29,7 +29,7 @@ def evaluate_as(patch, figures):
 
 
 @pytest.mark.parametrize(
-    ("scores", "losses", "kept"),
+    ("scores", "losses", "kept_step"),
     [
         ([50.0, 50.0, 50.0], [0.9, 0.5, 0.7], 4),
         pytest.param([50.0, 50.0, 50.0], [0.5, 0.5, 0.5], 5, marks=pytest.mark.slow),
@@ -43,18 +43,19 @@ def evaluate_as(patch, figures):
         pytest.param([50.0, 40.0, 40.0], [math.nan, 0.5, 0.1], 2, marks=pytest.mark.slow),
     ],
 )
-def test_kept_checkpoint_of_equal_scores(scores, losses, kept, topics, tmp_path, monkeypatch, capsys):
+def test_kept_checkpoint_of_equal_scores(scores, losses, kept_step, topics, tmp_path, monkeypatch, capsys):
     figures = dict(zip(STEPS, zip(scores, losses, strict=True), strict=True))
     evaluate_as(monkeypatch, figures)
     main([*topics, "seeds=[1]"])
     record = record_of(tmp_path / "out" / "seed-1")
-    score, loss = figures[kept]
-    assert (record["selected_step"], record["selection_score"]) == (kept, score)
+    score, loss = figures[kept_step]
+    assert (record["selected_step"], record["selection_score"]) == (kept_step, score)
     assert record["selection_loss"] == (None if math.isnan(loss) else loss)
-    said = capsys.readouterr()
-    (line,) = [line for line in said.err.splitlines() if f"step {kept} of 5" in line]
-    assert f"{score:.1f}" in line and f"{loss:.3f}" in line
-    assert str(tmp_path / "out" / "seed-1" / "model") in said.out
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.err.splitlines() if f"step {kept_step} of 5" in line]
+    assert f"{score:.1f}" in line
+    assert f"{loss:.3f}" in line
+    assert str(tmp_path / "out" / "seed-1" / "model") in printed.out
 
 
 @pytest.mark.slow
@@ -77,8 +78,9 @@ def test_kept_checkpoint_of_a_resumed_run(topics_recipe, tmp_path, monkeypatch):
 def test_kept_checkpoint_without_selection(topics, tmp_path, capsys):
     main([*topics, "seeds=[1]", "selection=last", "save_models=false"])
     record = record_of(tmp_path / "out" / "seed-1")
-    found = [record[name] for name in ("selected_step", "selection_score", "selection_loss")]
-    assert found == [5, None, None]
-    said = capsys.readouterr()
-    assert "step 5 of 5" in said.err and "held-out rows:" not in said.err
-    assert str(tmp_path / "out" / "seed-1" / "model") not in said.out
+    selection = [record[name] for name in ("selected_step", "selection_score", "selection_loss")]
+    assert selection == [5, None, None]
+    printed = capsys.readouterr()
+    assert "step 5 of 5" in printed.err
+    assert "held-out rows:" not in printed.err
+    assert str(tmp_path / "out" / "seed-1" / "model") not in printed.out

@@ -29,11 +29,13 @@ def test_set_skip_padding_keeps_links_and_vectors(plug_in_veco):
     model = load_whole(AutoModel, str(plug_in_veco), "model")
     tokenizer = AutoTokenizer.from_pretrained(plug_in_veco)
     assert model.skip_padding
-    encoder, aligner = SentenceEncoder(model, tokenizer, batch_size=4), WordAligner(model, tokenizer, batch_size=4)
-    found = []
+    encoder = SentenceEncoder(model, tokenizer, batch_size=4)
+    aligner = WordAligner(model, tokenizer, batch_size=4)
+    results = []
     for skip in (True, False):
         model.set_skip_padding(skip)
         links = [pair.links for pair in aligner.align(list(zip(TEXTS, TEXTS[::-1], strict=True)))]
-        found.append((encoder.vectors(encoder.tokens(TEXTS), range(3)), links))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-5)
-    assert found[0][1] == found[1][1] and all(found[0][1])
+        results.append((encoder.vectors(encoder.tokens(TEXTS), range(3)), links))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=0, atol=1e-5)
+    assert results[0][1] == results[1][1]
+    assert all(results[0][1])

@@ -15,13 +15,14 @@ FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_example
 @pytest.fixture
 def suite(sample_corpus_dir, tiny_model, tmp_path):
     """suite(*arguments) runs a suite of two topic classifiers, the second from the first one's model, and retrieval."""
-    table, place = {"path": str(sample_corpus_dir), "label_column": "topic"}, "{language}"
-    languages = {"source_language": place, "languages": ["de", "fr"], "target_language": "en"}
-    texts = {"config": place, "source_column": "text", "target_column": "text", "join_on": "id"}
+    table = {"path": str(sample_corpus_dir), "label_column": "topic"}
+    language_field = "{language}"
+    languages = {"source_language": language_field, "languages": ["de", "fr"], "target_language": "en"}
+    texts = {"config": language_field, "source_column": "text", "target_column": "text", "join_on": "id"}
     recipes = {
         "topics": {
             "train": [{**table, "config": "en"}],
-            "evaluation": [{**table, "config": place, "languages": ["en", "de"]}],
+            "evaluation": [{**table, "config": language_field, "languages": ["en", "de"]}],
             "training": {"learning_rate": 1e-2},
         },
         "retrieval": {
@@ -50,7 +51,12 @@ def results(tmp_path, task=""):
 @pytest.fixture
 def failed(suite, refused):
     """failed(*arguments) -> the error message of a suite."""
-    return lambda *arguments: " ".join(refused(arguments, lambda given: suite(*given)).split())
+
+    def message(*arguments):
+        error = refused(arguments, lambda flags: suite(*flags))
+        return " ".join(error.split())
+
+    return message
 
 
 @pytest.mark.slow
@@ -63,16 +69,21 @@ def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_p
     suite(batch)
     assert scores.stat().st_mtime_ns == before
     (column,) = results(tmp_path)["scores"].values()
-    topics, further, retrieval = (results(tmp_path, name) for name in ("topics", "further", "retrieval"))
-    assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
+    topics = results(tmp_path, "topics")
+    further = results(tmp_path, "further")
+    retrieval = results(tmp_path, "retrieval")
+    assert topics["hyperparameters"]["batch_size"] == 4
+    assert further["hyperparameters"]["batch_size"] == 8
     means = [topics.average["mean"], further.average["mean"], retrieval.of("average", "source_to_target")["mean"]]
     assert [column[name]["mean"] for name in ("topics", "further", "retrieval")] == pytest.approx(means)
     assert column["average"]["mean"] == pytest.approx(sum(means) / 3)
     # a chained run says what it started from
-    assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1
+    assert further["model"]["init_from"]["task"] == "topics"
+    assert further["model"]["init_from"]["seed"] == 1
     assert further["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
     # only the model that another task starts from is kept
-    assert (tmp_path / "out/topics/seed-1/model").is_dir() and not (tmp_path / "out/further/seed-1/model").exists()
+    assert (tmp_path / "out/topics/seed-1/model").is_dir()
+    assert not (tmp_path / "out/further/seed-1/model").exists()
 
     assert "started with another recipe" in failed(batch, "training.learning_rate=1e-3")
 
@@ -81,7 +92,9 @@ def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_p
 def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_path):
     with run_lock(tmp_path / "out" / "topics"):
         error = failed()
-    assert "topics failed:" in error and "further failed:" in error and error.endswith("only these again.")
+    assert "topics failed:" in error
+    assert "further failed:" in error
+    assert error.endswith("only these again.")
     assert list(*results(tmp_path)["scores"].values()) == ["retrieval", "average"]
     suite()
     assert "further" in next(iter(results(tmp_path)["scores"].values()))
@@ -93,7 +106,8 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     record = results(tmp_path)
     assert "topics: not found, and left out of evaluation: xx" in record["warnings"]
     assert "retrieval: not found, and left out of pairs: xx-en" in record["warnings"]
-    assert list(record["failed"]) == ["further"] and "train: en" in record["failed"]["further"]
+    assert list(record["failed"]) == ["further"]
+    assert "train: en" in record["failed"]["further"]
     assert list(results(tmp_path, "topics").languages) == ["en"]
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
     (tmp_path / "damaged.jsonl").write_text('{"text"\n')
@@ -106,10 +120,14 @@ def test_suite_checks_the_data_of_all_tasks(suite, failed, tmp_path, capsys):
     damaged = ["topics.train.0.path=nowhere.csv", "topics.train.0.config=null"]
     damaged += [f"further.train.0.path={tmp_path}/empty.jsonl", "further.train.0.config=null"]
     error = failed("--check_data", *damaged)
-    assert "topics failed: " in error and "nowhere.csv" in error and "further failed: " in error
-    assert "retrieval failed" not in error and "Traceback" not in error
+    assert "topics failed: " in error
+    assert "nowhere.csv" in error
+    assert "further failed: " in error
+    assert "retrieval failed" not in error
+    assert "Traceback" not in error
     suite("--check_data")
-    assert capsys.readouterr().err.count("failed") == 0 and not (tmp_path / "out").exists()
+    assert capsys.readouterr().err.count("failed") == 0
+    assert not (tmp_path / "out").exists()
 
 
 def test_suite_resumes_with_the_flag_of_job_queues(suite, tmp_path):
@@ -130,7 +148,8 @@ def test_suite_refuses_what_cannot_be_run(failed, tmp_path, tiny_model, argument
     before = sorted(tiny_model.iterdir())
     arguments = [argument.replace("{model}", str(tiny_model)) for argument in arguments]
     assert named.replace("{model}", str(tiny_model)) in failed(*arguments)
-    assert not list((tmp_path / "out").glob("*/seed-*")) and sorted(tiny_model.iterdir()) == before
+    assert not list((tmp_path / "out").glob("*/seed-*"))
+    assert sorted(tiny_model.iterdir()) == before
 
 
 @pytest.mark.slow
@@ -147,7 +166,7 @@ def test_load_suite_scores_retrieval_and_mining_as_the_papers(name):
         recipe = recipes[task.name]
         if task.name == "tatoeba":
             assert (task.scores, recipe.pooling) == (["target_to_source"], "mean_with_special_tokens")
-            assert {pair.rpartition("-")[2] for pair in (of.name for of in expanded(recipe.pairs))} == {"en"}
+            assert {pair.name.rpartition("-")[2] for pair in expanded(recipe.pairs)} == {"en"}
         if task.name == "bucc":
             assert recipe.pooling == ("mean_with_special_tokens" if name.startswith("veco") else "cls")
         if task.name in ("udpos", "panx"):

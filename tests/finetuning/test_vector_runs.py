@@ -40,13 +40,18 @@ KINDS = {  # metric, methods, evaluated rows, and of the protocol
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_vector_run_writes_results(kind, feature_run):
-    (metric, methods, evaluated, expected), out = KINDS[kind], feature_run(kind)
+    metric, methods, evaluated, expected = KINDS[kind]
+    out = feature_run(kind)
     results = read_results(out)
-    assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
+    assert results["kind"] == kind
+    assert results["setting"] == "feature"
+    assert results["seeds"] == [1]
     expected = expected | {"method": methods[0], "layer": 1, "depth": 2, "evaluated_rows": evaluated}
     assert {name: results["protocol"][name] for name in expected} == expected
     assert results["protocol"]["metric"]["greater_is_better"] == (metric != "aer")
-    assert (results.metric, results.methods, results.layers) == (metric, methods, [0, 1, 2])
+    assert results.metric == metric
+    assert results.methods == methods
+    assert results.layers == [0, 1, 2]
     reported = {pair: results.of(pair, metric, methods[0], 1) for pair in evaluated}
     assert results.languages == reported
     mean = sum(entry["mean"] for entry in reported.values()) / len(reported)
@@ -72,7 +77,8 @@ def test_predictions_of_mining_are_those_counted(feature_run):
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"].items():
         rows = predictions(out / "seed-1", pair)
-        assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
+        assert len(rows) == counts["mined"]
+        assert sum(row["is_gold"] for row in rows) == counts["right"]
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)
 
@@ -82,64 +88,84 @@ def test_vector_run_in_processes_is_that_of_one(tiny_model, sample_corpus_dir, t
     def arguments(kind, processes):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
-        given = [f"kind={kind}", f"task={kind}", f"model={tiny_model}", f"output_dir={folder}/{processes}"]
-        return given + FEATURE_RECIPES[kind](sample_corpus_dir, folder)
+        overrides = [f"kind={kind}", f"task={kind}", f"model={tiny_model}", f"output_dir={folder}/{processes}"]
+        return overrides + FEATURE_RECIPES[kind](sample_corpus_dir, folder)
 
     for kind in FEATURE_RECIPES:
         main(arguments(kind, 1))
     for processes in (2, 3):
-        said = main_in(processes, [arguments(kind, processes) for kind in FEATURE_RECIPES], tmp_path)
-        assert "ended with" not in said, said
+        printed = main_in(processes, [arguments(kind, processes) for kind in FEATURE_RECIPES], tmp_path)
+        assert "ended with" not in printed, printed
         for kind in FEATURE_RECIPES:
-            one, several = (tmp_path / kind / str(number) for number in (1, processes))
-            predicted = (one / "seed-1" / "predictions").glob("*")
-            for name in ("results.csv", *(str(file.relative_to(one)) for file in predicted)):
-                assert (several / name).read_bytes() == (one / name).read_bytes(), (kind, processes, name)
-            records = [json.loads((folder / "seed-1" / "scores.json").read_text()) for folder in (one, several)]
-            assert [record.pop("processes") for record in records] == [1, processes]
-            assert records[0]["scores"] and records[0] == records[1]
-            assert json.loads((several / "results.json").read_text())["processes"] == [processes]
+            assert_same_run(tmp_path / kind / "1", tmp_path / kind / str(processes), processes)
+
+
+def assert_same_run(single, several, processes):
+    """Scores, predictions and records are those of one process; the number of processes is recorded."""
+    assert (several / "results.csv").read_bytes() == (single / "results.csv").read_bytes()
+    for file in (single / "seed-1" / "predictions").glob("*"):
+        assert (several / file.relative_to(single)).read_bytes() == file.read_bytes(), file
+    expected = json.loads((single / "seed-1" / "scores.json").read_text())
+    assert expected["scores"]
+    record = json.loads((several / "seed-1" / "scores.json").read_text())
+    assert record == expected | {"processes": processes}
+    assert json.loads((several / "results.json").read_text())["processes"] == [processes]
 
 
 def vectors(model_dir, texts):
     """By layer, vectors (N, H): the mean over the tokens of each text, one text at a time."""
     model = AutoModel.from_pretrained(model_dir, add_pooling_layer=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    with torch.no_grad():
-        states = [model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)[1] for text in texts]
-    return [torch.stack([layer[0, 1:-1].mean(0) for layer in layers]) for layers in zip(*states, strict=True)]
+    vectors_of_texts = []
+    for text in texts:
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**inputs, output_hidden_states=True).hidden_states
+        vectors_of_texts.append(torch.stack([states_1TH[0, 1:-1].mean(0) for states_1TH in states]))
+    return torch.stack(vectors_of_texts, dim=1)
 
 
 def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_corpus_dir):
     results = read_results(feature_run("retrieval"))
-    texts = [load_dataset(str(sample_corpus_dir), config, split="test")["text"] for config in ("zh", "en")]
-    gold = torch.arange(len(texts[0]))
-    for layer, sides in enumerate(zip(*(vectors(tiny_model, side) for side in texts), strict=True)):
-        source, target = (F.normalize(side, dim=1) for side in sides)
-        right = [(source @ target.T).argmax(axis) == gold for axis in (1, 0)]
-        shown = [results.of("zh-en", name, layer=layer)["mean"] for name in ("source_to_target", "target_to_source")]
-        assert shown == pytest.approx([100 * side.double().mean().item() for side in right])
+    chinese = load_dataset(str(sample_corpus_dir), "zh", split="test")["text"]
+    english = load_dataset(str(sample_corpus_dir), "en", split="test")["text"]
+    source_LNH = F.normalize(vectors(tiny_model, chinese), dim=2)
+    target_LNH = F.normalize(vectors(tiny_model, english), dim=2)
+    gold = torch.arange(len(chinese))
+    for layer, cosines in enumerate(source_LNH @ target_LNH.mT):
+        for axis, metric in ((1, "source_to_target"), (0, "target_to_source")):
+            is_right = cosines.argmax(axis) == gold
+            score = results.of("zh-en", metric, layer=layer)["mean"]
+            assert score == pytest.approx(100 * is_right.double().mean().item())
 
 
 def test_read_retrieval_leaves_out_rows_without_partner_or_text(write):
     def side(name, ids, empty):
-        rows = [{"id": n, "text": "" if n == empty else f"{name} {n}"} for n in ids]
-        return {"path": write(name, rows)}
+        texts = {number: f"{name} {number}" for number in ids} | {empty: ""}
+        return {"path": write(name, [{"id": number, "text": text} for number, text in texts.items()])}
 
     pair = {**side("de", range(8), 2), "source_column": "text", "source_language": "de", "join_on": "id"}
     pair |= {"target": side("en", range(12, 2, -1), 5), "target_column": "text", "target_language": "en"}
     recipe = load_recipe(RetrievalRecipe, None, ["model=m", "output_dir=o", "task=t", pairs_of(pair)])
     data = task_of(recipe).read()
-    assert [of.texts for of in data.pairs["de-en"]] == [[f"{name} {n}" for n in (3, 4, 6, 7)] for name in ("de", "en")]
+    source, target = data.pairs["de-en"]
+    assert source.texts == ["de 3", "de 4", "de 6", "de 7"]
+    assert target.texts == ["en 3", "en 4", "en 6", "en 7"]
     (entry,) = data.protocol["evaluation_data"]
-    assert (entry["rows"], entry["unpaired"], entry["empty"]) == (4, [3, 5], 1)
+    assert entry["rows"] == 4
+    assert entry["unpaired"] == [3, 5]
+    assert entry["empty"] == 1
 
 
 def test_accuracy_where_texts_repeat():
-    source, target = Side.of(["a", "b", "a", "c"]), Side.of(["A", "B", "X", "A"])
-    assert (source.texts, source.of_pairs, target.of_pairs) == (["a", "b", "c"], [0, 1, 0, 2], [0, 1, 2, 0])
+    source = Side.of(["a", "b", "a", "c"])
+    target = Side.of(["A", "B", "X", "A"])
+    assert source.texts == ["a", "b", "c"]
+    assert source.of_pairs == [0, 1, 0, 2]
+    assert target.of_pairs == [0, 1, 2, 0]
     # a finds A: right in its first pair, not in its second, whose translation is X. A finds a: right for a, not for c
-    found_source, found_target = np.array([0, 0, 0]), np.array([0, 2, 0])
+    found_source = np.array([0, 0, 0])
+    found_target = np.array([0, 2, 0])
     assert retrieval.accuracy((source, target), found_source, found_target) == {
         "source_to_target": 50.0, "target_to_source": 50.0, "accuracy": 50.0
     }  # fmt: skip
@@ -150,33 +176,46 @@ RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 
 @pytest.fixture
 def pools(tmp_path):
+    """pools(part, name="test", ...) -> a pool's tables, as `write_pools`."""
     return partial(write_pools, tmp_path)
 
 
 @pytest.fixture
 def mined(feature_recipe, tmp_path):
+    """Overrides of a recipe that mines the pools of `write_pools`."""
     return feature_recipe("mining", tmp_path)
+
+
+def mined_pool(model, numbers, layer):
+    """The margin of each pair mined from the sentences of these numbers, and whether the pair is gold."""
+    source = vectors(model, [sentence(number) for number in numbers])
+    target = vectors(model, [sentence(number if number % 3 == 0 else number + 500, " !") for number in numbers])
+    sources, targets, margins = mine(source[layer], target[layer])
+    has_twin = np.array(numbers) % 3 == 0
+    return margins, (sources == targets) & has_twin[sources]
 
 
 def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
     results = read_results(feature_run("mining"))
+    dev_gold = 7
+    test_gold = 13
     for layer in (0, 2):
-        found = {}
-        for name, numbers in (("dev", range(20)), ("test", range(20, 60))):
-            target = [sentence(n if n % 3 == 0 else n + 500, " !") for n in numbers]
-            pairs = mine(*(vectors(tiny_model, side)[layer] for side in ([sentence(n) for n in numbers], target)))
-            right = (pairs[0] == pairs[1]) & ([numbers[place] % 3 == 0 for place in pairs[0]])
-            found[name] = (pairs[2], right, sum(n % 3 == 0 for n in numbers))
-        scores, right, gold = found["dev"]
-        cuts = sorted(scores, reverse=True)  # the lower score of each cut is the place to look at
-        dev_f1 = [200 * right[scores >= cut].sum() / ((scores >= cut).sum() + gold) for cut in cuts]
-        best = cuts[dev_f1.index(max(dev_f1))]
-        below = max((score for score in scores if score < best), default=best)
-        scores, right, gold = found["test"]
-        taken = scores >= (best + below) / 2
-        f1, recall = (results.of("xx-en", name, layer=layer)["mean"] for name in ("f1", "recall"))
-        assert f1 == pytest.approx(200 * right[taken].sum() / (taken.sum() + gold)) and gold == 13
-        assert recall == pytest.approx(100 * right[taken].sum() / gold)
+        margins, is_gold = mined_pool(tiny_model, range(20), layer)
+        cuts = sorted(margins, reverse=True)
+        dev_f1 = []
+        for cut in cuts:
+            is_taken = margins >= cut
+            dev_f1.append(2 * is_gold[is_taken].sum() / (is_taken.sum() + dev_gold))
+        best = cuts[np.argmax(dev_f1)]
+        below = max((margin for margin in margins if margin < best), default=best)
+
+        margins, is_gold = mined_pool(tiny_model, range(20, 60), layer)
+        is_taken = margins >= (best + below) / 2
+        right = is_gold[is_taken].sum()
+        f1 = results.of("xx-en", "f1", layer=layer)["mean"]
+        recall = results.of("xx-en", "recall", layer=layer)["mean"]
+        assert f1 == pytest.approx(200 * right / (is_taken.sum() + test_gold))
+        assert recall == pytest.approx(100 * right / test_gold)
     assert results.average["mean"] > 30, "the twins are nearly equal"
 
 
@@ -184,13 +223,17 @@ def test_divide_shares_no_text_and_repeats():
     gold = {(n, 159 - n) for n in range(40)} | {(0, 158), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
     dev, rest = divide(pool, 0.25, "xx-en")
-    for side in ("source", "target"):
-        parts = [set(getattr(part, side)) for part in (dev, rest)]
-        assert not parts[0] & parts[1] and parts[0] | parts[1] == set(getattr(pool, side))
-    named = [{(part.source[s], part.target[t]) for s, t in part.gold} for part in (dev, rest)]
-    assert named[0] | named[1] <= {(f"s{s}", f"t{t}") for s, t in gold} and not named[0] & named[1]
-    assert 10 <= len(dev.gold) <= 14 and len(dev.gold) + len(rest.gold) >= len(gold) - 4  # of chains, some are lost
-    assert len(dev.source) == pytest.approx(25, abs=4) and len(dev.target) == pytest.approx(40, abs=4)
+    assert sorted(dev.source + rest.source) == sorted(pool.source)
+    assert sorted(dev.target + rest.target) == sorted(pool.target)
+    dev_pairs = {(dev.source[s], dev.target[t]) for s, t in dev.gold}
+    rest_pairs = {(rest.source[s], rest.target[t]) for s, t in rest.gold}
+    assert dev_pairs | rest_pairs <= {(f"s{s}", f"t{t}") for s, t in gold}
+    assert not dev_pairs & rest_pairs
+    # of chains, some are lost
+    assert 10 <= len(dev.gold) <= 14
+    assert len(dev.gold) + len(rest.gold) >= len(gold) - 4
+    assert len(dev.source) == pytest.approx(25, abs=4)
+    assert len(dev.target) == pytest.approx(40, abs=4)
     assert divide(pool, 0.25, "xx-en") == (dev, rest)
 
 
@@ -201,20 +244,25 @@ def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_p
     part = pools(slice(20, 60), source=more, gold=[{"s": s, "t": t} for s, t in gold])
     main([*mined, mining_of({**part, "dev": pools(slice(0, 22), "dev")})])
     results = read_results(tmp_path / "out")
-    protocol, warnings = results["protocol"], results["warnings"]
-    assert protocol["pool_sizes"] == {"xx-en": [40, 40]} and protocol["evaluated_rows"] == {"xx-en": 13}
+    protocol = results["protocol"]
+    warnings = "\n".join(results["warnings"])
+    assert protocol["pool_sizes"] == {"xx-en": [40, 40]}
+    assert protocol["evaluated_rows"] == {"xx-en": 13}
     assert protocol["evaluation_data"][0]["not_in_pools"] == 3
-    assert all(any(f"xx-en: {count}" in line for line in warnings) for count in ("3 gold pairs", "4 texts"))
+    assert "xx-en: 3 gold pairs" in warnings
+    assert "xx-en: 4 texts" in warnings
 
 
 def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     def rows(language, numbers):
-        texts = [(f"{sentence(n)} {language}", sentence(n) if n != 30 else "") for n in numbers]
-        return [dict(zip(("source_sentence", "target_sentence"), pair, strict=True)) for pair in texts]
+        return [{"source_sentence": f"{sentence(n)} {language}", "target_sentence": sentence(n)} for n in numbers]
 
-    parts = {"validation": range(20), "test": range(20, 50)}
-    splits = {f"bucc18.{code}": {name: rows(code, of) for name, of in parts.items()} for code in ("de", "zh")}
-    write_configs(tmp_path / "hub" / "google" / "xtreme", splits)
+    configs = {}
+    for language in ("de", "zh"):
+        test = rows(language, range(20, 50))
+        test[10]["target_sentence"] = ""
+        configs[f"bucc18.{language}"] = {"validation": rows(language, range(20)), "test": test}
+    write_configs(tmp_path / "hub" / "google" / "xtreme", configs)
     recipe = ["--config", str(RECIPES / "xtreme" / "bucc.yaml"), *mined[1:3], f"hub_root={tmp_path / 'hub'}"]
     main([*recipe, "pairs.0.languages=[de, zh]", "max_length=64"])
     results = read_results(tmp_path / "out")
@@ -226,19 +274,21 @@ def test_read_pools_of_the_pairs_alone(mined, tmp_path):
 
 def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch):
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
-    gold = {n: of for n, of in read_gold(sample_corpus_dir / "alignments/zh-en.gold").items() if n != 1}
+    gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
+    del gold[1]
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
-    passes, forward = [], type(model).forward
+    passes = []
+    forward = type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
     aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model))
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
     scores = sweep(aligner, pairs, gold, range(3), options)
     assert len(passes) == 2  # of the sources and of the targets
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
-    assert len({of["aer"] for of in scores["itermax"].values()}) == 3
-    for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):  # one at a time
+    assert len({scores_of_layer["aer"] for scores_of_layer in scores["itermax"].values()}) == 3
+    for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):
         alone = WordAligner(model, aligner.tokenizer, method, layer, **options[method])
-        links = {n: found.links for n, found in zip(gold, alone.align([pairs[n] for n in gold]), strict=True)}
+        links = {number: next(alone.align([pairs[number]])).links for number in gold}
         assert score(links, gold) == scores[method][layer]
 
 
@@ -254,16 +304,18 @@ def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, ali
     by_ot = aligner(method="ot", layer=1)
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
-    found = load_metric("aer").compute(
-        predictions=[alignment.links for alignment in by_ot.align(pairs)],
-        references=[{"sure": list(of.sure), "possible": list(of.possible)} for of in gold.values()],
-    )
-    assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
+    links = [alignment.links for alignment in by_ot.align(pairs)]
+    references = [
+        {"sure": list(gold_links.sure), "possible": list(gold_links.possible)} for gold_links in gold.values()
+    ]
+    expected = load_metric("aer").compute(predictions=links, references=references)
+    assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(expected)
     assert results["protocol"]["options"] == METHOD_OPTIONS["ot"]
 
 
 @pytest.mark.parametrize(("half", "first"), [("even", 0), ("odd", 1)])
 def test_read_word_alignment_of_a_half(half, first, feature_recipe, tmp_path):
-    given = [*feature_recipe("word_alignment", tmp_path), f"pairs.1.sentences={half}"]
-    pairs = task_of(load_recipe(WordAlignmentRecipe, None, given)).read().pairs
-    assert sorted(pairs["zh-en"][1]) == list(range(first, 10, 2)) and len(pairs["en-de"][1]) == 20
+    overrides = [*feature_recipe("word_alignment", tmp_path), f"pairs.1.sentences={half}"]
+    pairs = task_of(load_recipe(WordAlignmentRecipe, None, overrides)).read().pairs
+    assert sorted(pairs["zh-en"][1]) == list(range(first, 10, 2))
+    assert len(pairs["en-de"][1]) == 20

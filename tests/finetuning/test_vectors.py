@@ -19,7 +19,8 @@ TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The
 
 @pytest.fixture(scope="module")
 def encoder_of(tiny_model):
-    model, tokenizer = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False), None
+    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False)
+    tokenizer = None
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
 
@@ -29,7 +30,7 @@ def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
     encoder = encoder_of(pooling=pooling)
     tokens = encoder.tokens(TEXTS)
     ids_of_texts = np.split(tokens.ids, tokens.lengths.cumsum()[:-1])
-    found = encoder.vectors(tokens, [0, 1, 2])
+    vectors = encoder.vectors(tokens, [0, 1, 2])
     for number, text in enumerate(TEXTS):
         alone = encoder.tokenizer(text, return_tensors="pt")  # the tokenizer's own special tokens, nothing padded
         assert alone["input_ids"][0, 1:-1].tolist() == ids_of_texts[number].tolist()
@@ -38,7 +39,7 @@ def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
             part = {"mean": slice(1, -1), "mean_with_special_tokens": slice(None), "cls": slice(1)}[pooling]
             states_TH = states[layer][0, part]
             expected = states_TH.mean(0) if len(states_TH) else torch.zeros(32)
-            torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(vectors[layer][number], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_vectors_of_long_texts_are_cut(encoder_of):
@@ -56,7 +57,8 @@ def test_vectors_of_long_texts_are_cut(encoder_of):
 def test_vectors_by_layer_in_several_passes(encoder_of, monkeypatch):
     encoder = encoder_of()
     sides = [TEXTS, TEXTS[:3]]
-    asked, vectors = [], encoder.vectors
+    asked = []
+    vectors = encoder.vectors
     monkeypatch.setattr(encoder, "vectors", lambda side, layers: asked.append(layers) or vectors(side, layers))
     whole = list(vectors_by_layer(encoder, sides, [0, 1, 2])[1])
     assert asked == [[0, 1, 2]] * 2
@@ -88,7 +90,8 @@ def check(source, target, k, size):
 def sentences(kind, sources=210, targets=140, size=48):
     """Vectors as models make them: in clusters; all alike, as of XLM-R without fine-tuning; without any structure."""
     generator = torch.Generator().manual_seed(1)
-    common, centers = torch.randn(size, generator=generator), torch.randn(9, size, generator=generator)
+    common = torch.randn(size, generator=generator)
+    centers = torch.randn(9, size, generator=generator)
     spread = {"clustered": 0.6, "alike": 0.02, "nearly the same": 2e-4, "apart": 1.0}[kind]
     source = spread * (centers[torch.arange(sources) % 9] + torch.randn(sources, size, generator=generator))
     target = source[:targets] + 0.4 * spread * torch.randn(targets, size, generator=generator)
@@ -121,7 +124,8 @@ def test_scores_are_upper_bounds_of_cosines(kind):
     points = search._Points(source, center, "cpu", is_source=True).block(slice(0, 210))
     others = search._Points(target, center, "cpu", is_source=False).block(slice(0, 140))
     scores = (points @ others.T).double()
-    source, target = (F.normalize(vectors.double(), dim=-1) for vectors in (source, target))
+    source = F.normalize(source.double(), dim=-1)
+    target = F.normalize(target.double(), dim=-1)
     excess = scores - (source @ target.T - 1)
     lengths = torch.cdist(source, center[None]) + torch.cdist(center[None], target)
     assert (excess > 0).all()
@@ -137,22 +141,24 @@ def test_nearest_neighbors_in_a_cone_with_outliers():
 
 def brute_force(source, target, k):
     """[(margin, source, target)] as the definition says it, pair by pair, from all cosines at once."""
-    source, target = (vectors.double().numpy() for vectors in (source, target))
+    source = source.double().numpy()
+    target = target.double().numpy()
     cosines = np.array([[s @ t / np.linalg.norm(s) / np.linalg.norm(t) for t in target] for s in source])
 
     def neighbors(row):
         return sorted(range(len(row)), key=lambda other: (-row[other], other))[:k]
 
-    of_source, of_target = [neighbors(row) for row in cosines], [neighbors(row) for row in cosines.T]
-    near_source = [np.mean(cosines[s, found]) for s, found in enumerate(of_source)]
-    near_target = [np.mean(cosines[found, t]) for t, found in enumerate(of_target)]
+    of_source = [neighbors(row) for row in cosines]
+    of_target = [neighbors(row) for row in cosines.T]
+    near_source = [np.mean(cosines[s, nearest]) for s, nearest in enumerate(of_source)]
+    near_target = [np.mean(cosines[nearest, t]) for t, nearest in enumerate(of_target)]
 
     def margin(s, t):
         likeness = (near_source[s] + near_target[t]) / 2
         return cosines[s, t] / likeness if likeness > 0 else -math.inf
 
-    proposed = [(s, max(found, key=lambda t: margin(s, t))) for s, found in enumerate(of_source)]
-    proposed += [(max(found, key=lambda s: margin(s, t)), t) for t, found in enumerate(of_target)]
+    proposed = [(s, max(nearest, key=lambda t: margin(s, t))) for s, nearest in enumerate(of_source)]
+    proposed += [(max(nearest, key=lambda s: margin(s, t)), t) for t, nearest in enumerate(of_target)]
     free = [set(range(len(source))), set(range(len(target)))]
     pairs = []
     for s, t in sorted(proposed, key=lambda pair: (-margin(*pair), pair)):
@@ -177,7 +183,8 @@ def pairs_of(mined):
 @pytest.mark.parametrize("size", [8, 1000])
 def test_mine_is_the_definition(sources, targets, k, size):
     generator = torch.Generator().manual_seed(sources + targets)
-    source, target = alike(sources, generator), alike(targets, generator)
+    source = alike(sources, generator)
+    target = alike(targets, generator)
     expected = brute_force(source, target, k)
     mined = mine(source, target, k, size=size)
     assert pairs_of(mined) == [(s, t) for _, s, t in expected]
@@ -186,8 +193,10 @@ def test_mine_is_the_definition(sources, targets, k, size):
 
 def test_mine_is_symmetric():
     generator = torch.Generator().manual_seed(3)
-    source, target = alike(30, generator), alike(25, generator)
-    forward, backward = mine(source, target), mine(target, source)
+    source = alike(30, generator)
+    target = alike(25, generator)
+    forward = mine(source, target)
+    backward = mine(target, source)
     assert sorted(pairs_of(forward)) == sorted((s, t) for t, s in pairs_of(backward))
     assert forward[2].tolist() == backward[2].tolist()  # to the last bit
     assert len(set(forward[0])) == len(set(forward[1])) == len(forward[2]) <= 25
