@@ -1,6 +1,7 @@
 """CAMLM and BTMLM from recipe to checkpoint: masks of rows, languages of pseudo tokens, and both stages."""
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -29,13 +30,16 @@ CORPORA = [
     SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100, kind="bitext"),
 ]
 LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de", "is"]), CORPORA, alpha=0.5)
-CAMLM, TLM = (collator(mask_probability=0.3) for collator in (CamlmCollator, TlmCollator))
+CAMLM = CamlmCollator(mask_probability=0.3)
+TLM = TlmCollator(mask_probability=0.3)
 BTMLM = BtmlmCollator(max_length=40)
 
 
 def pair(number, lengths, tokenizer, name="en-de"):
+    """A pair, or a text, of random ordinary tokens."""
     rng = np.random.default_rng(number)
-    return Example([rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths], name, number)
+    sides = [rng.integers(10, len(tokenizer) - 5, length).astype(np.int32) for length in lengths]
+    return Example(sides, name, number)
 
 
 def sub_batch_of(tokenizer, examples, objective, training=True):
@@ -50,15 +54,17 @@ def rows_of(tokenizer, examples, objective):
 
 
 def test_camlm_collator_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokenizer):
-    lengths = np.array([(1 + number % 4, 20) for number in range(300)])
-    examples = [pair(number, of, sample_tokenizer) for number, of in enumerate(lengths)]
+    english_lengths = 1 + np.arange(300) % 4
+    examples = [pair(number, (length, 20), sample_tokenizer) for number, length in enumerate(english_lengths)]
     rows = rows_of(sample_tokenizer, examples, CAMLM)
     predicted = rows["labels"] != IGNORED
     assert (rows["input_ids"][predicted] == sample_tokenizer.mask_token_id).all()
     assert not predicted[rows["special_tokens_mask"] == 1].any()
-    masked = {code: (predicted & (rows["language_ids"] == LANGUAGES.rows[code])).sum(1) for code in ("en", "de")}
-    assert (masked["en"] < lengths[:, 0]).all() and (masked["de"] < lengths[:, 1]).all()
-    assert masked["de"].mean() / 20 == pytest.approx(0.3, abs=0.01)
+    masked_english = (predicted & (rows["language_ids"] == LANGUAGES.rows["en"])).sum(1)
+    masked_german = (predicted & (rows["language_ids"] == LANGUAGES.rows["de"])).sum(1)
+    assert (masked_english < english_lengths).all()
+    assert (masked_german < 20).all()
+    assert masked_german.mean() / 20 == pytest.approx(0.3, abs=0.01)
 
 
 def test_camlm_collator_predicts_nothing_from_unknown_tokens(sample_tokenizer):
@@ -78,34 +84,50 @@ def test_tlm_collator_half_of_the_pairs_say_their_languages_in_training(sample_t
     assert "language_ids" not in sub_batch_of(sample_tokenizer, pairs, TLM, training=False)
 
 
-def test_camlm_collator_reads_pairs_in_either_order(sample_tokenizer):
-    """TLM keeps their order. Tokens, and in CAMLM languages, belong to their side."""
+def segments_of(rows):
+    """The ordinary tokens of each row's two segments, before they were masked."""
+    gold = np.where(rows["labels"] == IGNORED, rows["input_ids"], rows["labels"])
+    segments = np.where(rows["special_tokens_mask"] == 0, rows["segment_ids"], -1)
+    return [(ids[of_row == 0].tolist(), ids[of_row == 1].tolist()) for ids, of_row in zip(gold, segments, strict=True)]
+
+
+def test_tlm_collator_keeps_the_order_of_pairs(sample_tokenizer):
     examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
-    for objective, in_order in ((TLM, 400), (CAMLM, pytest.approx(200, abs=40))):
-        rows = rows_of(sample_tokenizer, examples, objective)
-        gold = np.where(rows["labels"] == IGNORED, rows["input_ids"], rows["labels"])
-        english_first = (rows["segment_ids"] == 0).sum(1) == 7
-        assert english_first.sum() == in_order
-        for row, example in enumerate(examples):
-            order = (0, 1) if english_first[row] else (1, 0)
-            if objective is CAMLM:
-                wanted = [LANGUAGES.rows[("en", "de")[side]] for side in order]
-                assert rows["language_ids"][row, [0, -1]].tolist() == wanted
-            for segment, side in enumerate(order):
-                of_side = (rows["segment_ids"][row] == segment) & (rows["special_tokens_mask"][row] == 0)
-                assert gold[row][of_side].tolist() == example.sides[side].tolist()
+    rows = rows_of(sample_tokenizer, examples, TLM)
+    for segments, example in zip(segments_of(rows), examples, strict=True):
+        english, german = example.sides
+        assert segments == (english.tolist(), german.tolist())
+
+
+def test_camlm_collator_reads_pairs_in_either_order(sample_tokenizer):
+    """Tokens and languages belong to their side."""
+    examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
+    rows = rows_of(sample_tokenizer, examples, CAMLM)
+    languages = rows["language_ids"][:, [0, -1]].tolist()
+    in_order = 0
+    for row, segments in enumerate(segments_of(rows)):
+        english, german = examples[row].sides
+        if len(segments[0]) == len(english):
+            in_order += 1
+            assert segments == (english.tolist(), german.tolist())
+            assert languages[row] == [LANGUAGES.rows["en"], LANGUAGES.rows["de"]]
+        else:
+            assert segments == (german.tolist(), english.tolist())
+            assert languages[row] == [LANGUAGES.rows["de"], LANGUAGES.rows["en"]]
+    assert in_order == pytest.approx(200, abs=40)
 
 
 def test_btmlm_collator_gives_pseudo_positions_in_another_language(sample_tokenizer):
     example = pair(3, (20,), sample_tokenizer, "en")
     row = {key: field[0] for key, field in rows_of(sample_tokenizer, [example], BTMLM).items()}
-    is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
+    is_second = row["segment_ids"] == 1
+    is_pseudo = is_second & (row["special_tokens_mask"] == 0)
     assert is_pseudo.tolist() == [False] * 23 + [True] * 4 + [False]  # <s> 20 </s></s> 4 </s>, 20% of 20
     assert (row["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
-    assert (row["labels"][row["segment_ids"] == 1] == IGNORED).all()
+    assert (row["labels"][is_second] == IGNORED).all()
     assert (row["labels"] != IGNORED).sum() == 3  # 15% of the text, not of the row
-    assert set(row["language_ids"][row["segment_ids"] == 0]) == {1}
-    assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
+    assert set(row["language_ids"][~is_second]) == {1}
+    assert len(set(row["language_ids"][is_second])) == 1
     assert "temperature" not in sub_batch_of(sample_tokenizer, [example], BTMLM, training=False)
 
 
@@ -113,32 +135,46 @@ def test_btmlm_collator_draws_target_languages_by_the_size_of_their_pairs(sample
     """900 and 100 pairs, alpha 0.5: 3 to 1."""
     examples = [pair(number, (6,), sample_tokenizer, "en") for number in range(2000)]
     drawn = rows_of(sample_tokenizer, examples, BTMLM)["language_ids"][:, -1]
-    assert set(drawn) == {0, 2} and (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
+    assert set(drawn) == {0, 2}
+    assert (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
 
 
-def test_btmlm_collator_of_a_language_without_pairs(sample_tokenizer):
-    cases = [(BtmlmCollator, {}, False), (BtmlmCollator, {"target_languages": "all"}, True), (MlmCollator, {}, True)]
-    for collator, options, reads in cases:
-        assert collator(sample_tokenizer, languages=LANGUAGES, **options).reads_corpus(CORPORA[1]) == reads
+@pytest.mark.parametrize(
+    "collator, options, reads",
+    [(BtmlmCollator, {}, False), (BtmlmCollator, {"target_languages": "all"}, True), (MlmCollator, {}, True)],
+)
+def test_collator_reads_a_language_without_pairs(collator, options, reads, sample_tokenizer):
+    assert collator(sample_tokenizer, languages=LANGUAGES, **options).reads_corpus(CORPORA[1]) == reads
+
+
+def test_languages_target_of_a_language_without_pairs_are_all_by_their_pairs():
     codes, shares = LANGUAGES.targets("is", "all")
-    assert codes == ["de", "en", "zh"] and shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
-    codes, shares = replace(LANGUAGES, pairs=[*LANGUAGES.pairs, (9000, ("de", "zh"))]).targets("en", "paired")
-    assert codes == ["de", "zh"] and shares == pytest.approx([0.75, 0.25])  # by the pairs with English
+    assert codes == ["de", "en", "zh"]
+    assert shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
+
+
+def test_languages_target_of_a_language_are_those_of_its_own_pairs():
+    languages = replace(LANGUAGES, pairs=[*LANGUAGES.pairs, (9000, ("de", "zh"))])
+    codes, shares = languages.targets("en", "paired")
+    assert codes == ["de", "zh"]
+    assert shares == pytest.approx([0.75, 0.25])  # by the pairs with English
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 1.0])
 def test_btmlm_collator_keeps_room_for_the_pseudo_tokens(share):
     for max_length in range(8, 200):
         objective = BtmlmCollator(max_length=max_length, pseudo_share=share)
-        tokens = objective.text_length - 2
         assert objective.text_length == length_of_text(max_length, share)
-        assert tokens > 0 and tokens + pseudo_count(tokens, share) + 4 <= max_length
-        one_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
-        assert one_more >= max_length  # no more than a position is wasted
+        tokens = objective.text_length - 2
+        assert tokens > 0
+        assert tokens + pseudo_count(tokens, share) + 4 <= max_length
+        with_a_token_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
+        assert with_a_token_more >= max_length  # no more than a position is wasted
     assert MlmCollator(max_length=50).text_length == 50
 
 
-MLM, PAIRS = ({"batch_size": 4, "max_length": length} for length in (48, 96))
+MLM = {"batch_size": 4, "max_length": 48}
+PAIRS = {"batch_size": 4, "max_length": 96}
 RATE = {"steps": 2, "learning_rate": 3e-2}  # at which the language embeddings matter
 STAGES = [
     RATE | {"name": "camlm", "objectives": {"mlm": MLM, "tlm": PAIRS, "camlm": PAIRS}},
@@ -155,11 +191,12 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
     train(*TWO_STAGES)
     run = tmp_path / "run"
     events = read_events(run)
-    losses = [[key for key in event if key.startswith("loss/")] for event in events if "loss" in event]
-    objectives = [{key.split("/")[1] for key in keys} for keys in losses]
+    losses = [" ".join(event) for event in events if "loss" in event]
+    objectives = [set(re.findall(r"\bloss/(\w+)", names)) for names in losses]
     assert objectives == [{"mlm", "tlm", "camlm"}] * 2 + [{"mlm", "btmlm"}] * 2
-    evaluated = [event for event in events if "held_out/mlm/en" in event]
-    assert "held_out/camlm/en-de" in evaluated[0] and "held_out/btmlm/zh" in evaluated[1]
+    first, second = [event for event in events if "held_out/mlm/en" in event]
+    assert "held_out/camlm/en-de" in first
+    assert "held_out/btmlm/zh" in second
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "de", "zh"]
     weights = load_file(run / "model" / "model.safetensors")
@@ -167,17 +204,22 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
 
     recipe = load_recipe(Recipe, str(recipe_file), TWO_STAGES)
     corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}
-    for objective, name, number, folder in (("tlm", "en-de", 0, "checkpoints/step-2/model"), ("mlm", "zh", 1, "model")):
-        model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
+
+    def held_out_loss(folder, phase, objective, corpus) -> float:
+        """The loss of the masked LM without language_ids on the corpus's held-out text."""
+        model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
-        phase, size = recipe.phases[number], recipe.evaluation.batch_size
-        languages = Languages.of(model.config, [corpora[name]], recipe.alpha)
+        languages = Languages.of(model.config, [corpus], recipe.alpha)
         collator = phase_collators(phase, sample_tokenizer, languages)[objective]
-        batch = next(held_out_batches([corpora[name]], collator, size))
-        fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
+        fields = next(held_out_batches([corpus], collator, recipe.evaluation.batch_size))[objective]
         with torch.no_grad():
-            loss = model(**fields).loss.item()
-        assert loss == pytest.approx(evaluated[number][f"held_out/{objective}/{name}"], abs=1e-5)
+            output = model(fields["input_ids"], attention_mask=fields["attention_mask"], labels=fields["labels"])
+        return output.loss.item()
+
+    tlm = held_out_loss(run / "checkpoints" / "step-2" / "model", recipe.phases[0], "tlm", corpora["en-de"])
+    assert tlm == pytest.approx(first["held_out/tlm/en-de"], abs=1e-5)
+    mlm = held_out_loss(run / "model", recipe.phases[1], "mlm", corpora["zh"])
+    assert mlm == pytest.approx(second["held_out/mlm/zh"], abs=1e-5)
 
     resumed = cut_back(run, 3, tmp_path / "resumed")
     train(*TWO_STAGES, f"output_dir={resumed}", "--resume")

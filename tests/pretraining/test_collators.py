@@ -26,7 +26,7 @@ from crosslingual_zoo.pretraining.rows import inputs_of, lay_out
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from tests.pretraining.made_texts import Example, texts_of
 
-COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
+COLLATORS = {name: kind for name, kind in OBJECTIVES.items() if issubclass(kind, Collator) and kind.text != "linked"}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 CODES = ["zh", "en", "de"]
 CORPORA = [
@@ -35,19 +35,21 @@ CORPORA = [
 LANGUAGES = Languages.of(SimpleNamespace(languages=CODES), CORPORA, alpha=0.5)
 HALF = 0.5  # mask_probability
 GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}
-BOTH = {"languages": ["en", "de"]}
 
 
 @pytest.fixture(scope="module")
 def pairs(sample_corpus_dir):
     """English and German sentences as a user may have them: texts with the codes of their languages."""
-    sides = []
+    rows = {}
     for code in ("en", "de"):
-        lines = (sample_corpus_dir / code / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        sides.append({row["id"]: row["text"] for row in map(json.loads, lines)})
-    common = [key for key in sides[0] if key in sides[1]][:64]
+        with (sample_corpus_dir / code / "train.jsonl").open(encoding="utf-8") as lines:
+            rows[code] = [json.loads(line) for line in lines]
     codes = {"source_language": "en", "target_language": "de", "language": "en"}
-    return [{"source": sides[0][key], "target": sides[1][key], "text": sides[0][key], **codes} for key in common]
+    examples = []
+    for english, german in zip(rows["en"][:64], rows["de"], strict=False):
+        assert english["id"] == german["id"]
+        examples.append({"source": english["text"], "target": german["text"], "text": english["text"], **codes})
+    return examples
 
 
 def gold(fields):
@@ -57,12 +59,13 @@ def gold(fields):
 
 
 def test_collate_rows_have_xlm_r_s_form(sample_tokenizer):
-    texts = ["Anna bakes fresh bread.", "The train is late.", "Rain."]
-    others = ["Anna backt frisches Brot.", "Der Zug ist spät.", "Es regnet heute den ganzen Tag."]
-    mlm = MlmCollator(sample_tokenizer)([{"text": text} for text in texts])["mlm"]
-    assert gold(mlm) == sample_tokenizer(texts)["input_ids"]
-    tlm = TlmCollator(sample_tokenizer)([{"source": x, "target": y} for x, y in zip(texts, others, strict=True)])["tlm"]
-    assert gold(tlm) == sample_tokenizer(texts, others)["input_ids"]
+    english = ["Anna bakes fresh bread.", "The train is late.", "Rain."]
+    german = ["Anna backt frisches Brot.", "Der Zug ist spät.", "Es regnet heute den ganzen Tag."]
+    mlm = MlmCollator(sample_tokenizer)([{"text": text} for text in english])["mlm"]
+    assert gold(mlm) == sample_tokenizer(english)["input_ids"]
+    examples = [{"source": source, "target": target} for source, target in zip(english, german, strict=True)]
+    tlm = TlmCollator(sample_tokenizer)(examples)["tlm"]
+    assert gold(tlm) == sample_tokenizer(english, german)["input_ids"]
 
 
 def test_collate_segments_of_a_pair(sample_tokenizer):
@@ -77,36 +80,51 @@ def test_collate_segments_of_a_pair(sample_tokenizer):
 @pytest.mark.parametrize("name", COLLATORS)
 def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
     """Alone and in a batch: all fields of every objective."""
-    rng = np.random.default_rng(0)
     kind = COLLATORS[name]
-    sides = 2 if kind.text == "bitext" or kind.apart else 1
-    corpus = "en" if kind.text == "monolingual" else "en-de"
-    examples = [
-        Example([rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(sides)], corpus, number, epoch=number % 3)
-        for number in range(30)
-    ]
-    has_languages = kind.language_share > 0
-    options = {"mask_probability": HALF, "languages": LANGUAGES if has_languages else None, "draws": name == "tlm"}
+    options = {"mask_probability": HALF}
+    row_fields = set(ROW_FIELDS)
+    if kind.language_share > 0:
+        options["languages"] = LANGUAGES
+        row_fields.add("language_ids")
+    if name == "tlm":
+        options["draws"] = True
+        row_fields.add("draws")
     collator = kind(sample_tokenizer, **options)
-
-    def collate(some):
-        return collator.sub_batch(texts_of(some), (1, 0))
-
-    together = collate(examples)
-    wanted = ROW_FIELDS | ({"language_ids"} if has_languages else set()) | ({"draws"} if name == "tlm" else set())
-    for fields in inputs_of(together):
-        of_rows = {key for key, field in fields.items() if torch.is_tensor(field) and field.dim() == 2}
-        assert of_rows | {"attention_mask"} == wanted
-        assert (fields["labels"] != IGNORED).any()
+    examples = random_examples(kind)
+    together = collator.sub_batch(texts_of(examples), (1, 0))
+    for inputs in inputs_of(together):
+        names = {key for key, field in inputs.items() if torch.is_tensor(field) and field.dim() == 2}
+        assert names | {"attention_mask"} == row_fields
+        assert (inputs["labels"] != IGNORED).any()
     for row, example in enumerate(examples):
-        alone = collate([example])
-        for one, other in zip(inputs_of(alone), inputs_of(together), strict=True):
-            length = one["input_ids"].shape[1]
-            assert int((other["segment_ids"][row] >= 0).sum()) == length
-            assert all(torch.equal(one[key][0], other[key][row, :length]) for key in wanted - {"attention_mask"})
-            for key in {"attention_mask", "generation_mask"} & one.keys():
-                real = other[key][row, :length, :length] if other[key].dim() == 3 else other[key][row, :length]
-                assert torch.equal(one[key][0], real) and other[key][row].sum() == real.sum()
+        alone = collator.sub_batch(texts_of([example]), (1, 0))
+        for inputs, batch in zip(inputs_of(alone), inputs_of(together), strict=True):
+            assert_row_is(inputs, batch, row, row_fields - {"attention_mask"})
+
+
+def random_examples(kind) -> list[Example]:
+    """Examples of the kind of text that a collator reads, of lengths from 1 to 39."""
+    rng = np.random.default_rng(0)
+    num_sides = 2 if kind.text == "bitext" or kind.apart else 1
+    corpus = "en" if kind.text == "monolingual" else "en-de"
+    examples = []
+    for number in range(30):
+        sides = [rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(num_sides)]
+        examples.append(Example(sides, corpus, number, epoch=number % 3))
+    return examples
+
+
+def assert_row_is(alone, batch, row, names) -> None:
+    """A row of the batch holds the only row of `alone`, and padding."""
+    length = alone["input_ids"].shape[1]
+    assert int((batch["segment_ids"][row] >= 0).sum()) == length
+    for name in names:
+        assert torch.equal(alone[name][0], batch[name][row, :length]), name
+    for name in {"attention_mask", "generation_mask"} & alone.keys():
+        mask = batch[name][row]
+        unpadded = mask[tuple(slice(length) for _ in mask.shape)]
+        assert torch.equal(alone[name][0], unpadded)
+        assert mask.sum() == unpadded.sum()
 
 
 def test_mask_depends_on_seed_epoch_objective_corpus_and_example(sample_tokenizer):
@@ -132,8 +150,8 @@ def test_mask_of_the_two_sides_is_their_own(sample_tokenizer):
 
 def test_mask_never_takes_unknown_and_special_tokens(sample_tokenizer):
     collate = COLLATORS["mlm"](sample_tokenizer, mask_probability=0.999)
-    assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
-    assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
+    ordinary = set(range(len(sample_tokenizer))) - set(sample_tokenizer.all_special_ids)
+    assert sorted(collate.vocabulary.tolist()) == sorted(ordinary)
     unknown = sample_tokenizer.unk_token_id
     texts = texts_of([Example([np.array([unknown, 50, unknown], dtype=np.int32)], "en", 0)])
     fields = collate.sub_batch(texts, (1,))
@@ -150,50 +168,76 @@ def test_collators_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path
     options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True)
     options |= dict(use_cpu=True, remove_unused_columns=False)  # the collator reads the texts
     arguments = TrainingArguments(output_dir=str(tmp_path), **options)
-    dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
+    dataset = Dataset.from_list(pairs)
+    collate = CamlmCollator(sample_tokenizer, max_length=128)
     trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
     trainer.train()
-    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    evaluated = [line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line]
+
+    def logged(name):
+        return [line[name] for line in trainer.state.log_history if name in line]
+
+    losses = logged("loss")
+    evaluated = logged("eval_loss")
     assert losses[0] == pytest.approx(math.log(len(sample_tokenizer)), abs=1.0)  # a mean, accumulated or not
-    assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
-    norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
-    assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
+    assert losses[-1] < losses[0] - 0.5
+    assert evaluated[-1] < evaluated[0] - 0.3
+    assert max(logged("grad_norm")) < 20  # a sum's would be hundreds
 
 
 def test_collators_masks_change_with_call_and_process_and_are_repeated_by_torch_s_seed(
     pairs, sample_tokenizer, monkeypatch
 ):
     """The Trainer seeds all processes alike."""
-    collate, found = MlmCollator(sample_tokenizer), []
+    collate = MlmCollator(sample_tokenizer)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    for rank in (0, 1, 0):
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+
+    def labels_of(rank):
+        """The labels of the process's first two calls."""
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         torch.manual_seed(1)
-        found.append([collate(pairs)["mlm"]["labels"] for _ in range(2)])
-    first, of_other, again = found
-    assert all(map(torch.equal, first, again))
-    assert not torch.equal(*first) and not torch.equal(first[0], of_other[0])
+        return [collate(pairs)["mlm"]["labels"] for _ in range(2)]
+
+    first, second = labels_of(rank=0)
+    first_of_other, _ = labels_of(rank=1)
+    first_again, second_again = labels_of(rank=0)
+    assert torch.equal(first, first_again)
+    assert torch.equal(second, second_again)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, first_of_other)
 
 
-def test_collators_cut_pairs_as_the_loop_and_texts_to_windows(pairs, sample_tokenizer):
-    sides = [encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in ("source", "target")]
-    kept = cut_pair(np.array([[len(ids) for ids in side] for side in sides]), 16 - 4)
-    rows = gold(TlmCollator(sample_tokenizer, max_length=16)(pairs)["tlm"])
-    for number, row in enumerate(rows):
-        x, y = (side[number][: kept[of, number]] for of, side in enumerate(sides))
-        assert row == [0, *x, 2, 2, *y, 2]
-    ids = [{"source": x, "target": y} for x, y in zip(*sides, strict=True)]
-    assert gold(TlmCollator(sample_tokenizer, max_length=16)(ids)["tlm"]) == rows
-    (apart,) = CaMlmPairsCollator(sample_tokenizer, max_length=8)(pairs).values()
-    assert gold(apart["y"]) == [[0, *ids[:6], 2] for ids in sides[1]]
-    offsets = set()
+@pytest.fixture(scope="module")
+def encoded_pairs(pairs, sample_tokenizer):
+    """The same pairs as token ids."""
+    sources = encode_texts([pair["source"] for pair in pairs], sample_tokenizer)
+    targets = encode_texts([pair["target"] for pair in pairs], sample_tokenizer)
+    return [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
+
+
+def test_collators_cut_pairs_as_the_loop(pairs, encoded_pairs, sample_tokenizer):
+    lengths = np.array([[len(pair["source"]), len(pair["target"])] for pair in encoded_pairs])
+    expected = []
+    for pair, (source, target) in zip(encoded_pairs, cut_pair(lengths.T, 16 - 4).T, strict=True):
+        expected.append([0, *pair["source"][:source], 2, 2, *pair["target"][:target], 2])
+    collate = TlmCollator(sample_tokenizer, max_length=16)
+    assert gold(collate(pairs)["tlm"]) == expected
+    assert gold(collate(encoded_pairs)["tlm"]) == expected
+
+
+def test_collators_cut_sides_that_are_apart(pairs, encoded_pairs, sample_tokenizer):
+    fields = CaMlmPairsCollator(sample_tokenizer, max_length=8)(pairs)["ca_mlm_pairs"]
+    assert gold(fields["y"]) == [[0, *pair["target"][:6], 2] for pair in encoded_pairs]
+
+
+def test_collators_cut_texts_to_random_windows(pairs, encoded_pairs, sample_tokenizer):
+    text = encoded_pairs[0]["source"]
+    windows = [text[start : start + 6] for start in range(len(text) - 5)]
+    collate = MlmCollator(sample_tokenizer, max_length=8)
+    starts = set()
     for _ in range(20):
-        (row,) = gold(MlmCollator(sample_tokenizer, max_length=8)(pairs[:1])["mlm"])
-        begins = [n for n in range(len(sides[0][0]) - 5) if sides[0][0][n : n + 6] == row[1:-1]]
-        assert begins
-        offsets.update(begins)
-    assert len(offsets) > 2  # every part of a long text is seen
+        (row,) = gold(collate(pairs[:1])["mlm"])
+        starts.add(windows.index(row[1:-1]))
+    assert len(starts) > 2  # every part of a long text is seen
     assert {random_window(np.arange(7), 6, number)[0] for number in range(20)} == {0, 1}  # also the last
 
 
@@ -214,19 +258,19 @@ def test_collators_do_not_read_the_vocabulary_for_each_example():
 
 @pytest.mark.parametrize("ids", [[10, 3, 11], np.array([10], np.uint8), [1900]])
 def test_collators_take_ids_of_texts(ids, sample_tokenizer):
-    assert gold(MlmCollator(sample_tokenizer)([{"text": ids}])["mlm"]) == [[0, *np.asarray(ids).tolist(), 2]]
+    batch = MlmCollator(sample_tokenizer)([{"text": ids}])
+    assert gold(batch["mlm"]) == [[0, *ids, 2]]
 
 
 def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
-    fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
-    assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["corpus_names"] == ["en-de"] * len(
-        pairs
-    )
-    first = fields["language_ids"][:, 0]  # en or de, as either side may be first
-    assert set(first.tolist()) == {1, 2}
-    written = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]
-    assert set(written["language_ids"][written["segment_ids"] == 1].unique().tolist()) == {0, 1}  # not its own
+    camlm = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
+    assert camlm["corpus_names"] == ["en-de"] * len(pairs)
+    assert set(camlm["language_ids"].unique().tolist()) <= {0, 1, 2}
+    assert set(camlm["language_ids"][:, 0].tolist()) == {1, 2}  # en or de, as either side may be first
+    btmlm = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]
+    languages_of_pseudo_tokens = btmlm["language_ids"][btmlm["segment_ids"] == 1]
+    assert set(languages_of_pseudo_tokens.tolist()) == {0, 1}  # not its own
     assert "language_ids" not in CamlmCollator(sample_tokenizer)(pairs)["camlm"]
 
 
@@ -237,7 +281,7 @@ MISTAKES = [  # collator, options, examples, what is named
     (CamlmCollator, {}, [GOOD, GOOD | {"source": [50, -1]}], "'source' of example 1 .*-1"),
     (MlmCollator, {}, [{"text": [10]}, {"text": []}, {"text": [10]}], "example 1"),
     (MlmCollator, {}, [{"text": [10.0, 11.0]}], "10.0"),
-    (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),
+    (CamlmCollator, {"languages": CODES}, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),
     (BtmlmCollator, {"languages": ["en"]}, [GOOD], "languages"),
 ]
 

@@ -15,7 +15,8 @@ class Counted:
     """A corpus with only languages and sizes."""
 
     def __init__(self, name, examples):
-        self.name, self.size = name, examples
+        self.name = name
+        self.size = examples
         self.languages = name.partition("/")[0].split("-")
         stops = np.random.default_rng(examples).integers(3, 60, (1, examples))
         self.training = ExampleIndex(np.arange(examples), np.arange(examples)[None], np.zeros_like(stops), stops)
@@ -31,8 +32,7 @@ def sampler_of(corpora=CORPORA, seed=1, phase=0, name="mlm", batch_size=16, alph
 
 def drawn_of(sampler, updates, start=0):
     """[(corpus, epoch, row)] of each step."""
-    batches = sampler.batches(range(start, updates))
-    return [list(zip(*(column.tolist() for column in batch), strict=True)) for batch in batches]
+    return [np.stack(batch, 1).tolist() for batch in sampler.batches(range(start, updates))]
 
 
 def test_corpus_probabilities_of_a_pair_are_shared_by_size():
@@ -40,25 +40,29 @@ def test_corpus_probabilities_of_a_pair_are_shared_by_size():
     corpora = [Counted(name, size) for name, size in sizes.items()]
     for alpha in (0.0, 0.3, 1.0):
         total = 800**alpha + 300**alpha + 50**alpha
-        wanted = [800**alpha / total / 4, 300**alpha / total, 800**alpha / total * 3 / 4, 50**alpha / total]
-        assert corpus_probabilities(corpora, alpha) == pytest.approx(wanted, rel=1e-12)
+        expected = [800**alpha / total / 4, 300**alpha / total, 800**alpha / total * 3 / 4, 50**alpha / total]
+        assert corpus_probabilities(corpora, alpha) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])
 def test_draws_follow_the_formula(alpha):
     drawn = sampler_of(batch_size=64, alpha=alpha).choices(0, 1000)
     shares = np.bincount(drawn, minlength=3) / len(drawn)
-    wanted = sampling_probabilities([900, 300, 20], alpha)
-    assert np.abs(shares - wanted).max() < 4 * np.sqrt(0.25 / len(drawn))
+    expected = sampling_probabilities([900, 300, 20], alpha)
+    assert np.abs(shares - expected).max() < 4 * np.sqrt(0.25 / len(drawn))
 
 
 def test_draws_of_an_update_are_a_pure_function_of_its_number():
     whole = drawn_of(sampler_of(), 40)
     assert drawn_of(sampler_of(), 40, start=25) == whole[25:]
     assert drawn_of(sampler_of(), 40, start=39) == whole[39:]
-    # the past is counted in parts
-    many = sampler_of(batch_size=3)
-    assert (many.counts_before(10_000) == np.bincount(many.choices(0, 10_000), minlength=3)).all()
+
+
+def test_counts_before_a_step_are_those_of_the_past_choices():
+    """They are counted in parts."""
+    sampler = sampler_of(batch_size=3)
+    expected = np.bincount(sampler.choices(0, 10_000), minlength=3)
+    assert sampler.counts_before(10_000).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("at_once", [1, 16, 100])
@@ -70,17 +74,23 @@ def test_draws_are_the_same_in_parts_of_any_size(at_once, monkeypatch):
 
 def test_draws_follow_their_definition():
     """One by one: the corpus by its number, then its next row in the order of its epoch; sorted by length."""
-    sampler, counts = sampler_of(), dict.fromkeys(CORPORA, 0)
+    sampler = sampler_of()
+    counts = dict.fromkeys(CORPORA, 0)
+
+    def length_of(drawn) -> int:
+        number, _, row = drawn
+        return CORPORA[number].lengths[row]
+
     for step, batch in enumerate(drawn_of(sampler_of(), 30)):
-        wanted = []
+        expected = []
         for choice in sampler.choices(step).tolist():
-            index = list(CORPORA)[choice]
-            corpus = CORPORA[index]
-            epoch, position = divmod(counts[index], len(corpus.lengths))
-            order = keyed_rng(1, 0, "monolingual", "order", corpus.name, epoch).permutation(len(corpus.lengths))
-            wanted.append((index, epoch, int(order[position])))
-            counts[index] += 1
-        assert batch == sorted(wanted, key=lambda drawn: CORPORA[drawn[0]].lengths[drawn[2]])
+            number = list(CORPORA)[choice]
+            corpus = CORPORA[number]
+            epoch, position = divmod(counts[number], corpus.size)
+            order = keyed_rng(1, 0, "monolingual", "order", corpus.name, epoch).permutation(corpus.size)
+            expected.append([number, epoch, int(order[position])])
+            counts[number] += 1
+        assert batch == sorted(expected, key=length_of)
 
 
 def test_draws_of_other_seeds_phases_and_objectives():
@@ -90,8 +100,7 @@ def test_draws_of_other_seeds_phases_and_objectives():
 
 
 def test_draws_of_objectives_of_the_same_text():
-    tlm, ca_mlm = (drawn_of(sampler_of(name=name), 1) for name in ("tlm", "ca_mlm_pairs"))
-    assert tlm == ca_mlm
+    assert drawn_of(sampler_of(name="tlm"), 1) == drawn_of(sampler_of(name="ca_mlm_pairs"), 1)
 
 
 def test_draws_visit_every_example_once_an_epoch():
@@ -106,14 +115,17 @@ def test_draws_visit_every_example_once_an_epoch():
 
 
 def test_micro_batches_hold_examples_of_like_length():
-    read = {"mlm": CORPORA, "tlm": {2: Counted("en-de", 100)}}
-    samplers = {name: sampler_of(read[name], name=name) for name in ("mlm", "tlm")}
+    corpora = {"mlm": CORPORA, "tlm": {2: Counted("en-de", 100)}}
+    samplers = {name: sampler_of(corpora[name], name=name) for name in ("mlm", "tlm")}
     batches = list(micro_batches(samplers, range(5), num_processes=1, process_index=0, accumulation=2))
-    assert len(batches) == 10 and all(list(batch) == ["mlm", "tlm"] for batch in batches)
+    assert [list(batch) for batch in batches] == [["mlm", "tlm"]] * 10
+
+    def lengths_of(batch, name) -> list[int]:
+        return [corpora[name][number].lengths[row] for number, _, row in zip(*batch[name], strict=True)]
+
     for first, second in zip(batches[::2], batches[1::2], strict=True):
         for name in ("mlm", "tlm"):
-            before, after = (
-                [read[name][corpus].lengths[row] for corpus, _, row in zip(*batch[name], strict=True)]
-                for batch in (first, second)
-            )
-            assert max(before) <= min(after) and len(before) == len(after) == 8
+            shorter = lengths_of(first, name)
+            longer = lengths_of(second, name)
+            assert len(shorter) == len(longer) == 8
+            assert max(shorter) <= min(longer)

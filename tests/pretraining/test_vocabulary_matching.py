@@ -9,15 +9,24 @@ from crosslingual_zoo.pretraining.recipe import Dictionary
 from crosslingual_zoo.pretraining.start.token_texts import fold_case, normalize, read_vocabulary
 from crosslingual_zoo.pretraining.start.vocabulary_matching import match_vocabularies
 
-MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
+STARTS = {"wordpiece": "{}", "unigram": "▁{}", "byte_level": "Ġ{}"}  # how a kind marks a word's first token
+INSIDE = {"wordpiece": "##{}", "unigram": "{}", "byte_level": "{}"}
 RANDOM = ("random", None)
 
 
 def match(old, new, **fields):
     """The matching of two tokenizers: {new token: (route, the old token that the row comes from)}."""
-    found, tokens = match_vocabularies(old, new, **fields), new.convert_ids_to_tokens(range(len(new)))
-    sources = [None if source is None else old.convert_ids_to_tokens(source) for source in found.sources]
-    return dict(zip(tokens, zip(found.routes, sources, strict=True), strict=True))
+    matching = match_vocabularies(old, new, **fields)
+    matches = {}
+    for row, route in enumerate(matching.routes):
+        source = matching.sources[row]
+        token = new.convert_ids_to_tokens(row)
+        matches[token] = (route, source if source is None else old.convert_ids_to_tokens(source))
+    return matches
+
+
+def sources_of(matches):
+    return {token: source for token, (_, source) in matches.items()}
 
 
 @pytest.mark.parametrize(
@@ -31,20 +40,24 @@ def match(old, new, **fields):
 def test_read_vocabulary_by_kind(tokenizer_of, kind, subwords, meanings):
     tokenizer = tokenizer_of(kind, [*subwords, "added"])
     tokenizer.add_tokens(["added", "<extra>"])
-    read = read_vocabulary(tokenizer)
+    vocabulary = read_vocabulary(tokenizer)
     start = tokenizer.convert_tokens_to_ids(subwords[0])
-    assert read.subwords[start : start + 4] == meanings and read.added["<extra>"] == len(read.subwords) - 1
-    assert not any(read.subwords[:start] + read.subwords[start + 4 :])
+    stop = start + 4
+    assert vocabulary.subwords[start:stop] == meanings
+    assert vocabulary.added["<extra>"] == len(vocabulary.subwords) - 1
+    assert not any(vocabulary.subwords[:start])
+    assert not any(vocabulary.subwords[stop:])
 
 
 def test_read_vocabulary_of_sentencepiece_without_metaspace():
     """A BPE model as Llama's: the normalizer writes the marks, and there is no pre-tokenizer."""
-    vocabulary = {subword: number for number, subword in enumerate(["<unk>", "▁", "a", "▁a"])}
+    vocabulary = {"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}
     backend = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     read = read_vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
-    assert read.kind == "sentencepiece" and read.subwords == [None, ("", True), ("a", False), ("a", True)]
+    assert read.kind == "sentencepiece"
+    assert read.subwords == [None, ("", True), ("a", False), ("a", True)]
 
 
 def test_normalize():
@@ -57,15 +70,19 @@ def test_normalize():
     assert {text: fold_case(text) for text in folded} == folded
 
 
-@pytest.mark.parametrize("old_kind", MARKED)
-@pytest.mark.parametrize("new_kind", MARKED)
+@pytest.mark.parametrize("old_kind", STARTS)
+@pytest.mark.parametrize("new_kind", STARTS)
 def test_match_vocabularies_equal_tokens_across_kinds(tokenizer_of, old_kind, new_kind):
-    (starts, inside), (old_starts, old_inside) = MARKED[new_kind], MARKED[old_kind]
-    old = tokenizer_of(old_kind, [old_inside.format("the"), old_starts.format("the"), old_starts.format("ing")])
-    matched = match(old, tokenizer_of(new_kind, [starts.format("the"), inside.format("the"), inside.format("ing")]))
-    assert matched[starts.format("the")] == ("exact", old_starts.format("the"))
-    assert matched[inside.format("the")] == ("exact", old_inside.format("the"))
-    assert matched[inside.format("ing")] == RANDOM  # it starts no word here and does there
+    old_start = STARTS[old_kind].format("the")
+    old_inside = INSIDE[old_kind].format("the")
+    start = STARTS[new_kind].format("the")
+    inside = INSIDE[new_kind].format("the")
+    inside_only = INSIDE[new_kind].format("ing")  # the old vocabulary has it at the start of words only
+    old = tokenizer_of(old_kind, [old_inside, old_start, STARTS[old_kind].format("ing")])
+    matches = match(old, tokenizer_of(new_kind, [start, inside, inside_only]))
+    assert matches[start] == ("exact", old_start)
+    assert matches[inside] == ("exact", old_inside)
+    assert matches[inside_only] == RANDOM
 
 
 MATCHES = [  # kind and tokens of the old vocabulary; {token of the new unigram vocabulary: its match}
@@ -102,13 +119,15 @@ MATCHES = [  # kind and tokens of the old vocabulary; {token of the new unigram 
 @pytest.mark.parametrize("kind, tokens, matches", MATCHES)
 def test_match_vocabularies_without_dictionaries(tokenizer_of, kind, tokens, matches):
     matched = match(tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches)))
-    assert {token: matched[token][1] for token in matches} == matches
-    assert all((matched[token] == RANDOM) == (match is None) for token, match in matches.items())
+    assert sources_of(matched).items() >= matches.items()
+    for route, source in matched.values():
+        assert (route == "random") == (source is None)
 
 
 REGEN = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
 GERMAN = ["die\tthe", "hut\that"]
-FRENCH, SPANISH = ["fin\tnowhere", "fin\tend"], ["fin\tpurpose", "final\tend"]
+FRENCH = ["fin\tnowhere", "fin\tend"]
+SPANISH = ["fin\tpurpose", "final\tend"]
 TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries; {new token: its match}
     ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], {"▁die": "the", "▁Hut": "hat", "die": None}),
     (  # a translation is a word, exactly or normalized; the first that the old vocabulary has
@@ -130,29 +149,41 @@ TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries; 
 
 @pytest.mark.parametrize("kind, tokens, lines, matches", TRANSLATED)
 def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, matches):
-    read = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
-    old, new = tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches))
-    matched = match(old, new, dictionaries=read)
-    assert {token: matched[token][1] for token in matches} == matches
+    dictionaries = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
+    old = tokenizer_of(kind, tokens)
+    matched = match(old, tokenizer_of("unigram", list(matches)), dictionaries=dictionaries)
+    assert sources_of(matched).items() >= matches.items()
 
 
 def test_match_vocabularies_special_tokens_by_role(tokenizer_of):
-    matched = match(tokenizer_of("wordpiece", ["<s>", "<mask>"]), tokenizer_of("unigram", ["[CLS]"]))
-    roles = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
-    assert {token: matched[token] for token in roles} == {new: ("special", old) for new, old in roles.items()}
-    assert matched["[CLS]"] == RANDOM  # a token of text, that only looks like a special token
+    matches = match(tokenizer_of("wordpiece", ["<s>", "<mask>"]), tokenizer_of("unigram", ["[CLS]"]))
+    assert matches == {
+        "<s>": ("special", "[CLS]"),
+        "<pad>": ("special", "[PAD]"),
+        "</s>": ("special", "[SEP]"),
+        "<unk>": ("special", "[UNK]"),
+        "<mask>": ("special", "[MASK]"),
+        "[CLS]": RANDOM,  # a token of text, that only looks like a special token
+    }
+
+
+def test_match_vocabularies_special_tokens_that_the_old_one_lacks(tokenizer_of):
+    old = tokenizer_of("wordpiece", ["a"], mask_token=None, sep_token=None)
     new = tokenizer_of("unigram", ["▁a"])
     new.add_tokens(["<extra>"], special_tokens=True)
-    matched = match(tokenizer_of("wordpiece", ["a"], mask_token=None, sep_token=None), new)
-    assert matched["<mask>"] == matched["</s>"] == matched["<extra>"] == RANDOM
+    matches = match(old, new)
+    assert [matches[token] for token in ("<mask>", "</s>", "<extra>")] == [RANDOM] * 3
 
 
-@pytest.mark.parametrize("kind", MARKED)
+@pytest.mark.parametrize("kind", STARTS)
 def test_match_vocabularies_with_itself(tokenizer_of, kind):
-    words = ["the", "The", "été", "ete", ",", "上", "1"]
-    tokenizer = tokenizer_of(kind, [form.format(word) for word in words for form in reversed(MARKED[kind])])
+    subwords = []
+    for word in ("the", "The", "été", "ete", ",", "上", "1"):
+        subwords += [INSIDE[kind].format(word), STARTS[kind].format(word)]
+    tokenizer = tokenizer_of(kind, subwords)
     tokenizer.add_tokens(["<extra>"], special_tokens=True)
-    found = match_vocabularies(tokenizer, tokenizer)
-    assert found.sources == list(range(len(tokenizer))) and set(found.routes) == {"special", "exact"}
+    matching = match_vocabularies(tokenizer, tokenizer)
+    assert matching.sources == list(range(len(tokenizer)))
+    assert set(matching.routes) == {"special", "exact"}
     old_VH = torch.randn(len(tokenizer), 4)
-    assert torch.equal(found.embeddings(old_VH), old_VH)
+    assert torch.equal(matching.embeddings(old_VH), old_VH)
