@@ -190,7 +190,7 @@ class InputFormat(NamedTuple):
         lengths = [len(row) for row in rows]
         longest = max(lengths)
         padded_rows = [row + [padding_id] * (longest - len(row)) for row in rows]
-        is_real_BT = torch.arange(longest) < torch.tensor(lengths)[:, None]
+        is_real_BT = torch.arange(longest, device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
         return {
             "input_ids": torch.tensor(padded_rows, device=device),
             "attention_mask": is_real_BT.long().to(device),
