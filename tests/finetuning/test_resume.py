@@ -249,7 +249,9 @@ def test_run_refuses_to_resume_with_other_contents(moved, tmp_path, refused, cha
     file = tmp_path / "there" / "tokenizer" / "tokenizer.json"
     settings = json.loads(file.read_text(encoding="utf-8"))
     pieces = settings["model"]["vocab"]
-    pieces[100][0], pieces[101][0] = pieces[101][0], pieces[100][0]
+    first_piece = pieces[100][0]
+    pieces[100][0] = pieces[101][0]
+    pieces[101][0] = first_piece
     file.write_text(json.dumps(settings), encoding="utf-8")
     assert "tokenizer_fingerprint" in refused(resumed)
     shutil.copy(tmp_path / "here" / "tokenizer" / "tokenizer.json", file)
