@@ -26,13 +26,17 @@ def flags(tmp_path):
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
-    for kind, works in (("models", plan.models), ("tasks", plan.tasks)):
-        for work in works.values():
-            assert (work.recipe is None) == (work.folder is not None)
-            if work.recipe is not None:
-                recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])]
-                own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
-                load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
+    for work in (*plan.models.values(), *plan.tasks.values()):
+        assert (work.recipe is None) == (work.folder is not None)
+    for model in plan.models.values():
+        overrides = [*model.set, "output_dir=x"]
+        if model.start:
+            overrides.append(f"{model.start_field}=y")
+        if model.recipe is not None:
+            load_recipe(Recipe, model.recipe, overrides)
+    for task in plan.tasks.values():
+        recipe_class = KINDS[kind_of(["--config", task.recipe])]
+        load_recipe(recipe_class, task.recipe, [*task.set, "model=x", "output_dir=x"])
     for claim in plan.claims:
         assert set(claim.models) <= plan.models.keys()
         assert set(claim.tasks) <= plan.tasks.keys()
@@ -61,26 +65,25 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
     def job_of(name, program):
         folder = flags.output / name
         folder.mkdir(parents=True, exist_ok=True)
-        return Job(
-            ["-c", f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"], folder, folder / "done", 0.5
-        )
+        program = f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"
+        return Job(["-c", program], folder, folder / "done", 0.5)
 
     resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
     jobs = {"a": resumed, "b": job_of("b", "(p / 'done').touch()")}
     assert reproduce.run_jobs(jobs, flags) == ["a"]
-    assert [job.result.exists() for job in jobs.values()] == [False, True]
+    assert not jobs["a"].result.exists()
+    assert jobs["b"].result.exists()
     with pytest.raises(ValueError):  # the present result was made by another command
         reproduce.run_jobs({"a": resumed, "b": job_of("b", "(p / 'done').touch(); pass")}, flags)
     assert reproduce.run_jobs(jobs, flags) == []
-    assert [(flags.output / f"jobs/{name}.txt").read_text().count("python -c") for name in "ab"] == [2, 1]
+    assert (flags.output / "jobs" / "a.txt").read_text().count("python -c") == 2
+    assert (flags.output / "jobs" / "b.txt").read_text().count("python -c") == 1
 
 
 def write_results(folder, values):
     """results.json of an alignment task: {(language, layer): AER}."""
-    rows = [
-        dict(language=language, method="ot", layer=layer, seed=1, split="test", metric="aer", value=value)
-        for (language, layer), value in values.items()
-    ]
+    common = {"method": "ot", "seed": 1, "split": "test", "metric": "aer"}
+    rows = [{"language": pair, "layer": layer, "value": value, **common} for (pair, layer), value in values.items()]
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps({"format": FORMAT, "kind": "tagging", "scores": rows}))
 

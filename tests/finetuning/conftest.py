@@ -200,9 +200,11 @@ def feature_run(feature_recipe, tmp_path_factory):
 def number_questions(tiny_model, tmp_path):
     """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
     rows = questions(25)[:24]
-    names = ("question", "context", "answers")
     for language, suffix in (("de", ""), ("en", "_en")):
-        part = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
+        part = []
+        for row in rows:
+            columns = {name: row[name + suffix] for name in ("question", "context", "answers")}
+            part.append({"id": row["id"], **columns})
         write_rows(tmp_path / f"{language}.jsonl", part[:12])
         write_rows(tmp_path / f"{language}-train.jsonl", part[12:])
     return [

@@ -17,12 +17,15 @@ def sentences(language, count):
         city = ("Rome", "Paris")[number % 2]
         words = [name, "Smith", "went", "to", city]
         tags = ["B-PER", "I-PER", "O", "O", "B-LOC"]
-        repeated = 4 if number % 4 == 0 else 1
-        rows.append({"tokens": words * repeated, "ner_tags": tags * repeated})
+        if number % 4 == 0:
+            words *= 4
+            tags *= 4
+        rows.append({"tokens": words, "ner_tags": tags})
     return rows
 
 
 def write_rows(path, rows):
+    """Writes a JSON line a row; returns the path."""
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
 

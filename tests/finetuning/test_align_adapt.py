@@ -1,11 +1,11 @@
 """`word-align adapt`: trains an encoder on pairs; the checkpoint aligns by the layer that it recommends."""
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -18,18 +18,19 @@ from crosslingual_zoo.finetuning.align.gold import Gold
 from crosslingual_zoo.finetuning.align.links import read_options
 from crosslingual_zoo.zoo_core.recipes import read_yaml
 
-TAB = "\t"
+
+def lines_of(path):
+    """The lines of a text."""
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
 def pairs(sample_corpus_dir, tmp_path_factory):
     """File with the 240 German-English pairs of the sample corpus, and two lines without a pair."""
-    sides = []
-    for language in ("de", "en"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        sides.append([json.loads(line)["text"] for line in lines])
+    german = map(json.loads, lines_of(sample_corpus_dir / "de" / "train.jsonl"))
+    english = map(json.loads, lines_of(sample_corpus_dir / "en" / "train.jsonl"))
+    lines = [f"{source['text']} ||| {target['text']}" for source, target in zip(german, english, strict=True)]
     path = tmp_path_factory.mktemp("pairs") / "pairs.txt"
-    lines = [" ||| ".join(pair) for pair in zip(*sides, strict=True)]
     path.write_text("\n".join(["", *lines, "allein ||| "]) + "\n", encoding="utf-8")
     return path
 
@@ -37,22 +38,23 @@ def pairs(sample_corpus_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def short(pytestconfig, tmp_path_factory):
     """Shortens the recipes of the command to four steps."""
-    folder, paths = tmp_path_factory.mktemp("recipe"), []
-    for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["word_links"]), strict=True):
-        phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
-        short = read_yaml(str(pytestconfig.rootpath / recipe))
-        short["phases"][0] |= phase
-        for name in objectives:
-            short["phases"][0]["objectives"][name]["batch_size"] = 8
-        paths.append(str(folder / Path(recipe).name))
-        Path(paths[-1]).write_text(yaml.safe_dump(short), encoding="utf-8")
+    folder = tmp_path_factory.mktemp("recipe")
+    paths = []
+    for path, objective in zip(adaptation.RECIPES, ("tlm", "word_links"), strict=True):
+        recipe = read_yaml(str(pytestconfig.rootpath / path))
+        (phase,) = recipe["phases"]
+        phase |= {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
+        phase["objectives"][objective]["batch_size"] = 8
+        short_path = folder / Path(path).name
+        short_path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        paths.append(str(short_path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptation, "RECIPES", tuple(paths))
         yield
 
 
 @pytest.fixture(scope="module")
-def adapted(short, pairs, tiny_model, sample_corpus_dir, tmp_path_factory):
+def adapted(short, pairs, tiny_model, tmp_path_factory):
     """Folder of the adapted model."""
     folder = tmp_path_factory.mktemp("adapted") / "model"
     main(["adapt", str(pairs), f"--model={tiny_model}", f"--output={folder}/"])
@@ -62,61 +64,89 @@ def adapted(short, pairs, tiny_model, sample_corpus_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def gold(sample_corpus_dir, tmp_path_factory):
     """Table of sentences and links of the sample corpus: English, German, links."""
-    stem = sample_corpus_dir / "alignments" / "en-de"
-    pairs, links = (Path(f"{stem}.{end}").read_text(encoding="utf-8").splitlines() for end in ("txt", "gold"))
+    folder = sample_corpus_dir / "alignments"
     path = tmp_path_factory.mktemp("gold") / "en-de.tsv"
-    rows = [f"{pair.replace(' ||| ', TAB)}{TAB}{of}" for pair, of in zip(pairs, links, strict=True)]
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for pair, links in zip(lines_of(folder / "en-de.txt"), lines_of(folder / "en-de.gold"), strict=True):
+            source, target = pair.split(" ||| ")
+            file.write("\t".join([source, target, links]) + "\n")
     return path
 
 
+def test_read_data_holds_out_pairs_and_gold(pairs, gold, tiny_model, tmp_path):
+    command = [str(pairs), "--gold", str(gold), f"--model={tiny_model}", f"--output={tmp_path / 'model'}"]
+    _, texts, training = adaptation.read_options(command)
+    data = adaptation.read_data(texts, training.gold)
+    assert len(data.pairs) == 216
+    assert len(data.held_out) == 24
+    assert all(map(adaptation.has_words, data.pairs + data.held_out))
+    assert len(data.gold_rows) == 15
+    assert len(data.held_out_gold.links) == 5
+    source, target, links = lines_of(gold)[1].split("\t")  # the first line is held out
+    first = data.gold_rows[0]
+    assert first["source"] == source
+    assert first["target"] == target
+    assert set(first["links"].split()) == set(links.split())
+
+
+@pytest.mark.slow
 def test_adapt_leaves_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
     """Of nine tenths of the pairs, with all of its settings."""
-    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, adapted))
+    before = load_file(tiny_model / "model.safetensors")
+    after = load_file(adapted / "model.safetensors")
     layers = [name for name in after if "encoder.layer" in name]
-    assert layers and not any(after[name].equal(before[name]) for name in layers)
+    assert layers
+    assert not any(after[name].equal(before[name]) for name in layers)
     frozen = "roberta.embeddings.word_embeddings.weight"
     assert after[frozen].equal(before[frozen])
     config = json.loads((adapted / "config.json").read_text(encoding="utf-8"))
-    assert config["model_type"] == "xlm_align" and type(config["word_alignment_layer"]) is int
+    assert config["model_type"] == "xlm_align"
+    assert type(config["word_alignment_layer"]) is int
     main(["--model", str(adapted), str(pairs)])
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 242 and "0-0" in out
-    assert config["word_alignment_layer"] == 1 and "layer 1 of 2" in err
+    assert len(out.splitlines()) == 242
+    assert "0-0" in out
+    assert config["word_alignment_layer"] == 1
+    assert "layer 1 of 2" in err
     left = adapted.with_name("model.training")
-    assert (left / "log.txt").exists() and not list(left.rglob("*.safetensors"))
-    rows = [json.loads(line) for line in (left / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(rows) == 216 and all(row["source"] and row["target"] for row in rows)  # of 240, a tenth is held out
+    assert (left / "log.txt").exists()
+    assert not list(left.rglob("*.safetensors"))
+    rows = list(map(json.loads, lines_of(left / "pairs.jsonl")))
+    assert len(rows) == 216  # of 240, a tenth is held out
+    assert all(row["source"] and row["target"] for row in rows)
     recipe = read_yaml(str(left / "run" / "recipe.yaml"))
     assert recipe["model"]["config"]["labeling_rule"] == "ot_words"
     assert recipe["phases"][0]["objectives"]["tlm"]["max_length"] == 64  # the model's positions
 
 
+@pytest.mark.slow
 def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_model, tmp_path):
     main(["adapt", "--gold", str(gold), f"--model={tiny_model}", f"--output={tmp_path / 'model'}"])
-    rows = (tmp_path / "model.training" / "gold.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(rows) == 15  # of 20, 5 are held out
-    # line 2 of the table: the first is held out
-    of_line = gold.read_text(encoding="utf-8").splitlines()[1].split(TAB)
-    assert list(json.loads(rows[0]).values())[:2] == of_line[:2]
-    assert set(json.loads(rows[0])["links"].split()) == set(of_line[2].split())
+    assert len(lines_of(tmp_path / "model.training" / "gold.jsonl")) == 15
     recipe = read_yaml(str(tmp_path / "model.training" / "run" / "recipe.yaml"))
-    assert list(recipe["phases"][0]["objectives"]) == ["word_links"] and not recipe["bitext"]
-    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, tmp_path / "model"))
+    assert list(recipe["phases"][0]["objectives"]) == ["word_links"]
+    assert not recipe["bitext"]
+    before = load_file(tiny_model / "model.safetensors")
+    after = load_file(tmp_path / "model" / "model.safetensors")
     config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
-    assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
+    assert changed
+    assert all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
     assert len(config["word_alignment_calibration"]) == 2
     aligner = load_aligner(read_options(["--model", str(tmp_path / "model")])[0])
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
 
 
-def test_fit_calibration_takes_possible_links_for_right(monkeypatch):
-    found = SimpleNamespace(links=[(0, 0)], probabilities=[0.5])
-    aligner = SimpleNamespace(method="mutual", align=lambda pairs, probabilities: [found for _ in pairs])
-    monkeypatch.setattr(adaptation, "load_aligner", lambda *given, **rule: aligner)
-    gold = adaptation.GoldPairs([("a", "b")] * 50, {number: Gold(set(), {(0, 0)}) for number in range(50)})
-    assert adaptation.fit_calibration(None, 1, gold)[1] > 1  # the offset; below -1 if they were wrong
+def test_fit_calibration_takes_possible_links_for_right(gold, tiny_model):
+    options, _, _ = read_options(["--model", str(tiny_model)])
+    pairs = [tuple(line.split("\t")[:2]) for line in lines_of(gold)]
+    every_link = set(itertools.product(range(50), range(50)))
+    possible = adaptation.GoldPairs(pairs, {number: Gold(set(), every_link) for number in range(len(pairs))})
+    wrong = adaptation.GoldPairs(pairs, {number: Gold(set(), set()) for number in range(len(pairs))})
+    _, offset = adaptation.fit_calibration(options, 1, possible)
+    assert offset > 1
+    _, offset = adaptation.fit_calibration(options, 1, wrong)
+    assert offset < -1
 
 
 @pytest.mark.slow
@@ -124,7 +154,7 @@ def test_fit_calibration_takes_possible_links_for_right(monkeypatch):
 def test_adapt_resumes_after_a_stop_and_ends_as_without_one(
     number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, align_refused
 ):
-    given = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
+    arguments = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
     # background jobs of a shell ignore it, and so do their children
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -141,21 +171,24 @@ def test_adapt_resumes_after_a_stop_and_ends_as_without_one(
         with monkeypatch.context() as patch:
             patch.setattr(subprocess.Popen, "wait", interrupt)
             with pytest.raises(SystemExit) as stopped:
-                main(["adapt", *given])
+                main(["adapt", *arguments])
     finally:
         signal.signal(signal.SIGINT, before)
-    assert stopped.value.code == 128 + number and not (tmp_path / "model").exists()
+    assert stopped.value.code == 128 + number
+    assert not (tmp_path / "model").exists()
     assert list((tmp_path / "model.training" / "run" / "checkpoints").glob("step-*"))
-    assert "--resume" in align_refused("adapt", *given)
-    main(["adapt", *given, "--resume"])
-    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "model", adapted))
+    assert "--resume" in align_refused("adapt", *arguments)
+    main(["adapt", *arguments, "--resume"])
+    ours = load_file(tmp_path / "model" / "model.safetensors")
+    theirs = load_file(adapted / "model.safetensors")
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
 def test_adapt_refuses_few_sentences_and_an_existing_folder(gold, tmp_path, align_refused):
-    (tmp_path / "few.tsv").write_text("".join(gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]))
-    for output, named in ((tmp_path / "a", "10 sentences"), (tmp_path, "exists")):
-        assert named in align_refused("adapt", "--gold", tmp_path / "few.tsv", f"--output={output}")
+    few = tmp_path / "few.tsv"
+    few.write_text("\n".join(lines_of(gold)[:10]), encoding="utf-8")
+    assert "10 sentences" in align_refused("adapt", "--gold", few, f"--output={tmp_path / 'a'}")
+    assert "exists" in align_refused("adapt", "--gold", few, f"--output={tmp_path}")
 
 
 @pytest.mark.slow
@@ -166,9 +199,11 @@ def test_adapt_writes_an_adapter_and_trains_on_from_it(short, gold, pairs, tiny_
     assert read_yaml(f"{first}.training/run/recipe.yaml")["seed"] == 3
     facts = json.loads((first / "adaptation.json").read_text(encoding="utf-8"))
     assert facts["data"] == [{"name": "gold links: en-de.tsv", "rows": 15}]
-    assert facts["scores"][0]["sentences"] == 5 and facts["settings"]["steps"] == 4
+    assert facts["scores"][0]["sentences"] == 5
+    assert facts["settings"]["steps"] == 4
     settings = json.loads((first / "word_alignment.json").read_text(encoding="utf-8"))
-    assert settings["word_alignment_layer"] == 1 and len(settings["word_alignment_calibration"]) == 2
+    assert settings["word_alignment_layer"] == 1
+    assert len(settings["word_alignment_calibration"]) == 2
 
     second = tmp_path / "second"
     options = [f"--model={tiny_model}", f"--adapter={first}", f"--output={second}", "--save-adapter"]

@@ -65,7 +65,8 @@ def test_low_rank_is_the_nearest_matrix():
     torch.manual_seed(0)
     matrix = torch.randn(12, 9)
     output_OR, input_RI = low_rank(matrix, 3)
-    assert output_OR.shape == (12, 3) and input_RI.shape == (3, 9)
+    assert output_OR.shape == (12, 3)
+    assert input_RI.shape == (3, 9)
     smaller = torch.linalg.svdvals(matrix)[3:]
     error = torch.linalg.matrix_norm(matrix - output_OR @ input_RI)
     assert torch.isclose(error, smaller.square().sum().sqrt())
@@ -92,13 +93,15 @@ def test_adapter_gives_the_vectors_of_plain_peft(tiny_model, adapter, sample_tok
     with torch.no_grad():
         expected = plain(**inputs).last_hidden_state
         without = AutoModel.from_pretrained(tiny_model).eval()(**inputs).last_hidden_state
-        found = merged(**inputs).last_hidden_state
-    assert torch.allclose(found, expected, atol=1e-5) and not torch.allclose(found, without, atol=1e-2)
+        states = merged(**inputs).last_hidden_state
+    assert torch.allclose(states, expected, atol=1e-5)
+    assert not torch.allclose(states, without, atol=1e-2)
 
 
 def test_adapter_sets_layer_and_calibration(tiny_model, adapter):
     aligner = WordAligner.from_pretrained(str(tiny_model), adapter=str(adapter))
-    assert aligner.layer == 1 and aligner.adapter == adapter
+    assert aligner.layer == 1
+    assert aligner.adapter == adapter
     assert [aligner.matching[name] for name in ("slope", "offset")] == [2.0, 0.5]
     higher = WordAligner.from_pretrained(str(tiny_model), layer=2, adapter=str(adapter))
     assert higher.layer == 2
@@ -114,9 +117,10 @@ def test_adapter_of_more_layers_than_are_read(tiny_model, trained, tmp_path):
     save_adapter(AutoModel.from_pretrained(tiny_model), upper, tmp_path / "two", "owner/base")
     short = WordAligner.from_pretrained(str(tiny_model), layer=1, adapter=str(tmp_path / "two"))
     whole = WordAligner.from_pretrained(str(tiny_model), layer=1, adapter=str(tmp_path / "two"), all_layers=True)
-    assert short.num_layers == 1 and whole.num_layers == 2
-    found = [next(aligner.align([PAIR], probabilities=True)) for aligner in (short, whole)]
-    assert found[0] == found[1]
+    assert short.num_layers == 1
+    assert whole.num_layers == 2
+    alignments = [next(aligner.align([PAIR], probabilities=True)) for aligner in (short, whole)]
+    assert alignments[0] == alignments[1]
 
 
 def test_save_adapter_refuses_an_unchanged_encoder(tiny_model, tmp_path):
@@ -158,7 +162,8 @@ def test_adapter_refused(tiny_model, adapter, tmp_path, fault):
         settings_file.write_text("{")
     with pytest.raises(ValueError) as caught:
         WordAligner.from_pretrained(str(tiny_model), adapter=str(folder))
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def save(tensors, folder):
@@ -225,7 +230,8 @@ def test_check_finds_faults_of_an_adapter(adapter, tmp_path, file, content):
 def test_zoo_adapter_is_small_and_of_the_lower_layers():
     settings = json.loads((DEFAULT_ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
     alignment = json.loads((DEFAULT_ADAPTER / ADAPTER_SETTINGS).read_text(encoding="utf-8"))
-    assert settings["base_model_name_or_path"] == DEFAULT_MODEL and settings["r"] == RANK
+    assert settings["base_model_name_or_path"] == DEFAULT_MODEL
+    assert settings["r"] == RANK
     assert settings["layers_to_transform"] == list(range(alignment["word_alignment_layer"]))
     weights = DEFAULT_ADAPTER / "adapter_model.safetensors"
     assert weights.stat().st_size < 1_000_000

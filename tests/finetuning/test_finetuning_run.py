@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,8 @@ def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, 
     looked_at = {entry["step"]: entry for entry in recorded["history"] if "eval_loss" in entry}
     best = looked_at[recorded["selected_step"]]
     scores = [entry["eval_en_accuracy"] for entry in looked_at.values()]
-    assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores) and best["step"] < recorded["steps"]
+    assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores)
+    assert best["step"] < recorded["steps"]
     task = task_of(load_recipe(Recipe, str(topics_run / "recipe.yaml"), [f"model={folder}"]))
     task.open()
     data = task.encode(task.read())
@@ -96,8 +98,10 @@ def test_resume_of_a_killed_run_and_further_seeds(topics, topics_run, tmp_path, 
     out = tmp_path / "out"
     assert run(None, "--resume") == [2, 3, 4]
     for seed in ("seed-1", "seed-2"):
-        whole, resumed = weights(topics_run / seed), weights(out / seed)
-        assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
+        whole = weights(topics_run / seed)
+        resumed = weights(out / seed)
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert read_results(topics_run)["scores"] == read_results(out)["scores"]
     assert run(None, "seeds=[1, 2, 3]", "--resume") == [0, 1, 2, 3, 4]
     assert read_results(out)["seeds"] == [1, 2, 3]
@@ -108,26 +112,35 @@ def test_resume_of_a_killed_run_and_further_seeds(topics, topics_run, tmp_path, 
 def test_run_of_another_architecture(name, topics, zoo_model_dir, sample_corpus_dir, tmp_path):
     encoder = zoo_model_dir(name)
     main([*topics, f"model={encoder}", "seeds=[1]", "training.layerwise_decay=0.9"])
-    results, folder = read_results(tmp_path / "out"), tmp_path / "out" / "seed-1" / "model"
-    before, after = (load_file(at / "model.safetensors") for at in (encoder, folder))
+    results = read_results(tmp_path / "out")
+    folder = tmp_path / "out" / "seed-1" / "model"
+    before = load_file(encoder / "model.safetensors")
+    after = load_file(folder / "model.safetensors")
     layers = {name for name in before if ".backbone." in name}
-    assert layers <= after.keys() and any(not torch.equal(before[name], after[name]) for name in layers)
+    assert layers <= after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in layers)
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
-@pytest.mark.parametrize("types", [1, 2])
-def test_encode_gives_types_of_tokens_to_a_model_that_has_them(types, topics, zoo_model_dir, sample_tokenizer, write):
+TYPED = {"token_type_ids": {0, 1}, "translation_token_type_ids": {0, 1}}
+
+
+@pytest.mark.parametrize(("types", "expected"), [(1, {}), (2, TYPED)])
+def test_encode_gives_types_of_tokens_to_a_model_that_has_them(
+    types, expected, topics, zoo_model_dir, sample_tokenizer, write
+):
     encoder = zoo_model_dir("veco", copy=True, type_vocab_size=types)
     save_bert_s_pairs(sample_tokenizer, encoder)
-    columns, tables = "text_columns: [a, b], translation_columns: [c, d]", []
+    columns = "text_columns: [a, b], translation_columns: [c, d]"
+    tables = []
     for part in ("train", "evaluation"):
         rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
         tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {columns}}}]")
     task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *PLUG_IN]))
     task.open()
     batch = task.encode(task.read()).train[0]
-    found = {name: set(of) for name, of in batch.items() if "token_type" in name}
-    assert found == (dict.fromkeys(("token_type_ids", "translation_token_type_ids"), {0, 1}) if types == 2 else {})
+    types_by_field = {name: set(values) for name, values in batch.items() if "token_type" in name}
+    assert types_by_field == expected
 
 
 def save_bert_s_pairs(tokenizer, folder):
@@ -144,7 +157,8 @@ def save_bert_s_pairs(tokenizer, folder):
 
 @pytest.mark.slow
 def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_corpus_dir, change_weights, refused):
-    model, corpus = shutil.copytree(tiny_model, tmp_path / "model"), shutil.copytree(sample_corpus_dir, tmp_path / "in")
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    corpus = shutil.copytree(sample_corpus_dir, tmp_path / "in")
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
     topics = [*topics, f"model={model}", f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
     main(topics)
@@ -174,8 +188,10 @@ def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, r
     file = tmp_path / "out" / ".notes.tmp"
     file.parent.mkdir()
     file.write_text("precious")
-    assert "holds .notes.tmp" in refused(topics) and "holds no run" in refused([*topics, "--resume"])
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [file.name] and file.read_text() == "precious"
+    assert "holds .notes.tmp" in refused(topics)
+    assert "holds no run" in refused([*topics, "--resume"])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [file.name]
+    assert file.read_text() == "precious"
     file.unlink()
     with run_lock(tmp_path / "out"):
         for arguments in ([], ["--resume"], ["--sweep", "sweep={max_length: [16, 24]}"]):
@@ -209,7 +225,10 @@ def test_run_without_enough_memory_names_the_fields_to_lower(error, kind, field,
 
     monkeypatch.setattr(run_task, "run_task", fails)
     *_, last = refused(request.getfixturevalue(kind)).splitlines()
-    assert "error: " in last and field in last and "gradient_accumulation_steps" in last and "output_dir" in last
+    assert "error: " in last
+    assert field in last
+    assert "gradient_accumulation_steps" in last
+    assert "output_dir" in last
 
 
 def test_run_keeps_the_traceback_of_other_errors(topics, monkeypatch):
@@ -231,21 +250,22 @@ def test_run_folder_of_a_killed_start(topics, tmp_path, refused, options):
     assert "run.json" in refused([*topics, *options])
     write_json(tmp_path / "out" / "run.json", {"sessions": [], "model": {}, "data": {}})  # killed before recipe.yaml
     main([*topics, *options, "seeds=[1]", "training.max_steps=1"])
-    assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
+    assert (tmp_path / "out" / "results.json").exists()
+    assert not (tmp_path / "out" / LOCK).exists()
 
 
 def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, refused):
-    folders = {name: shutil.copytree(tiny_model, tmp_path / name) for name in ("small", "padding", "wrapped")}
-    XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(
-        folders["small"]
-    )
-    config = folders["padding"] / "config.json"
+    small = shutil.copytree(tiny_model, tmp_path / "small")
+    XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(small)
+    assert str(len(sample_tokenizer)) in refused([*topics, f"model={small}"])
+    padding = shutil.copytree(tiny_model, tmp_path / "padding")
+    config = padding / "config.json"
     config.write_text(config.read_text().replace('"pad_token_id": 1', '"pad_token_id": 0'))
-    weights_file = folders["wrapped"] / "model.safetensors"
-    save_file({f"_orig_mod.{name}": of for name, of in load_file(weights_file).items()}, weights_file)
-    named = {"small": str(len(sample_tokenizer)), "padding": "padding id 1", "wrapped": "lacks 37 weight"}
-    for name, folder in folders.items():
-        assert named[name] in refused([*topics, f"model={folder}"])
+    assert "padding id 1" in refused([*topics, f"model={padding}"])
+    wrapped = shutil.copytree(tiny_model, tmp_path / "wrapped")
+    tensors = load_file(wrapped / "model.safetensors")
+    save_file({f"_orig_mod.{name}": weight for name, weight in tensors.items()}, wrapped / "model.safetensors")
+    assert "lacks 37 weight" in refused([*topics, f"model={wrapped}"])
 
 
 @pytest.mark.parametrize(
@@ -268,20 +288,27 @@ def test_best_seed(selection, seed, tmp_path):
 
 
 def test_arguments_are_those_of_the_recipe(topics, tmp_path):
-    given = "weight_decay=0.03 epsilon=1e-5 betas=[0.8,0.95] warmup_steps=0.2 schedule=cosine max_grad_norm=0.7"
-    given += " gradient_accumulation_steps=4"
-    recipe = load_recipe(Recipe, None, [*topics, *(f"training.{field}" for field in given.split())])
-    found = task_of(recipe).arguments(5, tmp_path)
-    assert (found.seed, found.data_seed, found.learning_rate, found.weight_decay) == (5, 5, 1e-3, 0.03)
-    assert (found.adam_beta1, found.adam_beta2, found.adam_epsilon, found.max_grad_norm) == (0.8, 0.95, 1e-5, 0.7)
-    assert (found.warmup_steps, found.lr_scheduler_type) == (0.2, "cosine")
-    assert (found.per_device_train_batch_size, found.gradient_accumulation_steps) == (12, 4)
+    fields = "weight_decay=0.03 epsilon=1e-5 betas=[0.8,0.95] warmup_steps=0.2 schedule=cosine max_grad_norm=0.7"
+    fields += " gradient_accumulation_steps=4"
+    recipe = load_recipe(Recipe, None, [*topics, *(f"training.{field}" for field in fields.split())])
+    arguments = task_of(recipe).arguments(5, tmp_path)
+    assert arguments.seed == 5
+    assert arguments.data_seed == 5
+    assert arguments.learning_rate == 1e-3
+    assert arguments.weight_decay == 0.03
+    assert arguments.adam_beta1 == 0.8
+    assert arguments.adam_beta2 == 0.95
+    assert arguments.adam_epsilon == 1e-5
+    assert arguments.max_grad_norm == 0.7
+    assert (arguments.warmup_steps, arguments.lr_scheduler_type) == (0.2, "cosine")
+    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (12, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["topics", "captions"])
 def test_run_in_bf16_with_checkpointing(kind, request, monkeypatch):
-    seen, step = [], Trainer.training_step
+    seen = []
+    step = Trainer.training_step
 
     def watched(self, model, *args, **kwargs):
         recomputed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
@@ -312,14 +339,20 @@ def test_run_is_tracked(topics, tmp_path):
     (folder,) = (seed / "checkpoints" / "runs").iterdir()
     tracked = EventAccumulator(str(folder))
     tracked.Reload()
-    found = {scalar.step: scalar.value for scalar in tracked.Scalars("eval/en_accuracy")}
-    assert found == pytest.approx({of["step"]: of["eval_en_accuracy"] for of in history if "eval_loss" in of})
+    expected = {entry["step"]: entry["eval_en_accuracy"] for entry in history if "eval_loss" in entry}
+    scores = {scalar.step: scalar.value for scalar in tracked.Scalars("eval/en_accuracy")}
+    assert scores == pytest.approx(expected)
 
 
 def test_check_data_counts_and_writes_nothing(topics, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     main([*topics, "--check_data", "max_length=12"])
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
-    parts = [("train", "all", "216"), ("dev", "en", "24"), *(("evaluation", name, "60") for name in ("en", "de", "zh"))]
-    assert [tuple(row[:3]) for row in cells if row and row[0] in ("train", "dev", "evaluation")][:5] == parts
+    counts = re.findall(r"│ (train|dev|evaluation) +│ +(\w+) +│ +(\d+) ", capsys.readouterr().out)
+    assert counts[:5] == [
+        ("train", "all", "216"),
+        ("dev", "en", "24"),
+        ("evaluation", "en", "60"),
+        ("evaluation", "de", "60"),
+        ("evaluation", "zh", "60"),
+    ]
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
 """predictions/: a row for each evaluated one, in order; their scores are those of results.json."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from crosslingual_zoo.finetuning.recipe import TaggingRecipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run_folder import finish_seed
 from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.masking import IGNORED
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
@@ -20,14 +22,15 @@ def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
             rows = predictions(folder, language)
-            table = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
-            texts_and_topics = [(row["text"], row["topic"]) for row in map(json.loads, table)]
-            assert [(row["text"], row["gold"]) for row in rows] == texts_and_topics
-            assert [row["row"] for row in rows] == list(range(len(texts_and_topics)))
-            assert {row["language"] for row in rows} == {language}
-            right = [row["gold"] == row["prediction"] for row in rows]
-            assert 100 * np.mean(right) == pytest.approx(entry["scores"][seed_number])
-            assert all(0.2 <= row["probability"] <= 1 for row in rows)  # the highest of five
+            lines = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
+            for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
+                assert row["row"] == number
+                assert row["language"] == language
+                assert row["text"] == json.loads(line)["text"]
+                assert row["gold"] == json.loads(line)["topic"]
+                assert 0.2 <= row["probability"] <= 1  # the highest of five
+            is_right = [row["gold"] == row["prediction"] for row in rows]
+            assert 100 * np.mean(is_right) == pytest.approx(entry["scores"][seed_number])
             labels.append({row["prediction"] for row in rows})
     assert max(map(len, labels)) > 2  # or any order of rows would do
 
@@ -42,22 +45,27 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     ]
     rows = [{"tokens": words, "tags": tags} for words, tags in sentences]
     columns = {"text_columns": ["tokens"], "label_column": "tags", "languages": ["es"]}
-    tables = [{"path": write(name, rows), **columns} for name in ("train", "test")]
-    recipe = recipe_with(
-        TaggingRecipe, tables[:1], tables[1:], "setting=supervised", "source_language=es", "max_length=12"
-    )
+    table = {"path": write("sentences", rows), **columns}
+    settings = ["setting=supervised", "source_language=es", "max_length=12"]
+    recipe = recipe_with(TaggingRecipe, [table], [table], *settings)
     data = encode(TaggingRecipe(max_length=12, label_subword="first"), task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["es"]
     assert len(windows) > 3
     outside = data.label_names.index("O")
-    labels = [[outside if tag == -100 else tag for tag in tags] for tags in windows["labels"][:]]
-    width = max(map(len, labels))
-    predictions = np.array([[*tags, *[outside] * (width - len(tags))] for tags in labels])
+    padded = zip(*itertools.zip_longest(*windows["labels"][:], fillvalue=IGNORED), strict=True)
+    predictions = np.array(list(padded))
+    predictions[predictions == IGNORED] = outside
     predictions[0] = outside  # the first sentence's person is missed
     records = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
-    assert [(row["row"], row["words"]) for row in records] == [(n, sentences[n][0]) for n in (0, 2, 4)]
-    assert [row["gold"] for row in records] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
-    assert [row["prediction"] for row in records] == [["O"] * 3, sentences[2][1], sentences[4][1]]
+    assert [record["row"] for record in records] == [0, 2, 4]
+    first, second, third = records
+    assert first["words"] == ["Ana", "Silva", "left"]
+    assert first["gold"] == ["B-PER", "I-PER", "O"]
+    assert first["prediction"] == ["O", "O", "O"]
+    for record, (words, tags) in ((second, sentences[2]), (third, sentences[4])):
+        assert record["words"] == words
+        assert record["gold"] == tags
+        assert record["prediction"] == tags
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from datasets import Dataset
 
 from crosslingual_zoo.finetuning.align import project as command
 from crosslingual_zoo.finetuning.align.projection import Span, project, project_spans
+from tests.finetuning.labeled_rows import write_rows
 
 
 def test_project_gives_the_tag_of_the_most_probable_link():
@@ -19,7 +19,8 @@ def test_project_gives_the_tag_of_the_most_probable_link():
 
 
 def test_project_gives_spans_of_any_scheme_as_iob2():
-    labels, links = "B-PER E-PER O S-LOC S-LOC".split(), [(0, 2), (1, 3), (3, 0), (4, 1)]
+    labels = "B-PER E-PER O S-LOC S-LOC".split()
+    links = [(0, 2), (1, 3), (3, 0), (4, 1)]
     assert project(links, [0.9] * 4, labels, 4)[0] == ["B-LOC", "B-LOC", "B-PER", "I-PER"]
     assert project(links, [0.9] * 4, labels, 4, are_spans=False)[0] == [labels[i] for i in (3, 4, 0, 1)]
     assert project([], [], ["B-PER", "I-PER", "O"], 2) == (["O", "O"], [Span(0, 2, "PER")])
@@ -43,7 +44,8 @@ def test_project_gives_spans_of_any_scheme_as_iob2():
     ],
 )
 def test_project_spans_of_a_sentence_with_few_labels(labels, expected):
-    labels, expected = labels.split(), expected.split()
+    labels = labels.split()
+    expected = expected.split()
     links = [(word, word) for word in range(len(labels))]
     assert project(links, [0.9] * len(links), labels, len(labels), are_spans=True) == (expected, [])
     lost = project([], [], labels, 1, are_spans=True)[1]
@@ -63,7 +65,7 @@ CROSSING = {(0, 1): 0.9, (1, 3): 0.6, (2, 2): 0.9, (3, 0): 0.8, (3, 3): 0.7}
 
 
 @pytest.mark.parametrize(
-    ("links", "given", "expected"),
+    ("links", "source_spans", "expected"),
     [
         ({(0, 1): 0.9, (1, 4): 0.9}, [(0, 2)], [(1, 5)]),  # one run over words without a link
         ({(0, 1): 0.9, (1, 0): 0.9}, [(0, 2)], [(0, 2)]),  # in another order
@@ -79,9 +81,9 @@ CROSSING = {(0, 1): 0.9, (1, 3): 0.6, (2, 2): 0.9, (3, 0): 0.8, (3, 3): 0.7}
         ({(0, 0): 0.6, (1, 0): 0.9}, [(0, 2), (1, 2)], [(0, 1), (0, 1)]),
     ],
 )
-def test_project_spans(links, given, expected):
-    found = project_spans(list(links), list(links.values()), [Span(*span, "X") for span in given])
-    assert [span and (span.begin, span.end) for span in found] == expected
+def test_project_spans(links, source_spans, expected):
+    projected = project_spans(list(links), list(links.values()), [Span(*span, "X") for span in source_spans])
+    assert [span and (span.begin, span.end) for span in projected] == expected
 
 
 @pytest.mark.parametrize(
@@ -121,10 +123,11 @@ def test_project_spans_over_no_mark_without_its_partner(target, linked, expected
     words = target.split()
     links = [(0, int(word)) for word in linked.split()]
     probabilities = [0.9] * len(links)
-    (found,) = project_spans(links, probabilities, [Span(0, 1, "X")], words)
-    assert " ".join(words[found.begin : found.end]) == expected
+    (span,) = project_spans(links, probabilities, [Span(0, 1, "X")], words)
+    assert " ".join(words[span.begin : span.end]) == expected
     labels, lost = project(links, probabilities, ["B-X"], len(words), words=words)
-    assert [word for word, label in zip(words, labels, strict=True) if label != "O"] == expected.split() and not lost
+    assert [word for word, label in zip(words, labels, strict=True) if label != "O"] == expected.split()
+    assert not lost
 
 
 def test_project_refuses_other_words_than_length():
@@ -144,68 +147,78 @@ def links_of(aligner, source, target):
 @pytest.fixture
 def words(tmp_path):
     """Files of two tagged sentences and of their translations, the second without words."""
-    labels, texts = tmp_path / "labels.conll", tmp_path / "texts.txt"
+    labels = tmp_path / "labels.conll"
+    texts = tmp_path / "texts.txt"
     labels.write_text("zwei\tNUM\nHunde\tNOUN\nspielen\tVERB\n\ndie\tDET\nFrau\tNOUN\n", encoding="utf-8")
     texts.write_text("two dogs play.\n\n", encoding="utf-8")
     return labels, texts
 
 
 @pytest.mark.parametrize(
-    ("option", "translation", "target"),
+    ("option", "translation", "target", "warning"),
     [
-        ([], ["two", "dogs", "play."], ["two", "dogs", "play."]),
-        (["--split"], "two dogs play.", "two dogs play .".split()),
+        ([], ["two", "dogs", "play."], ["two", "dogs", "play."], "1 of 3 words"),  # a mark is glued to it
+        (["--split"], "two dogs play.", ["two", "dogs", "play", "."], "1 of 2 translations"),
     ],
 )
-def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, target):
+def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, target, warning):
     labels, texts = words
     output = tmp_path / "out.conll"
     out, err = run(labels, texts, "--output", output, *option)
-    found = links_of(aligner, ["zwei", "Hunde", "spielen"], translation)
-    tags, _ = project(found.links, found.probabilities, ["NUM", "NOUN", "VERB"], len(target))
-    assert any(tags) and found.target == target
-    expected = zip(target, tags, strict=True)
-    assert output.read_text() == "".join(f"{word}\t{tag or '_'}\n" for word, tag in expected) + "\n\n"
-    assert out == "" and "1 of 1 DET" in err and "precision fp32" in err
-    # the line has another number of words, or may need it
-    assert ("1 of 2 translations" in err) == bool(option) and ("1 of 3 words" in err) != bool(option)
+    alignment = links_of(aligner, ["zwei", "Hunde", "spielen"], translation)
+    tags, _ = project(alignment.links, alignment.probabilities, ["NUM", "NOUN", "VERB"], len(target))
+    assert any(tags)
+    assert alignment.target == target
+    lines = [f"{word}\t{tag or '_'}" for word, tag in zip(target, tags, strict=True)]
+    assert output.read_text() == "\n".join([*lines, "", "", ""])
+    assert out == ""
+    assert "1 of 1 DET" in err
+    assert "precision fp32" in err
+    warnings = re.findall("1 of 2 translations|1 of 3 words", err)
+    assert warnings == [warning]
 
 
 def test_project_of_spans_of_characters(run, aligner, tmp_path):
-    source, target = "Ein Mann, zwei Hunde.", "a man, two dogs."
+    spans = [{"start": 10, "end": 20, "label": "A"}, {"start": 4, "end": 6, "label": "B"}]
+    row = {"id": 7, "source": "Ein Mann, zwei Hunde.", "target": "a man, two dogs.", "spans": spans}
     path = tmp_path / "pairs.jsonl"
-    given = [{"start": 10, "end": 20, "label": "A"}, {"start": 4, "end": 6, "label": "B"}]
-    path.write_text(json.dumps({"id": 7, "source": source, "target": target, "spans": given}) + "\n\n")
+    path.write_text(json.dumps(row) + "\n\n")
     out, err = run(path)
-    row, empty = out.split("\n")[:2]
-    found = links_of(aligner, source, target)
+    line, empty = out.split("\n")[:2]
+    assert empty == ""
+    alignment = links_of(aligner, row["source"], row["target"])
+    offsets = alignment.target_offsets
+    target_spans = []
     # words: Ein Mann , zwei Hunde .
-    expected = project_spans(found.links, found.probabilities, [Span(3, 5, "A"), Span(1, 2, "B")])
-    assert any(expected) and empty == ""
-    offsets = found.target_offsets
-    assert json.loads(row) == {
-        **{"id": 7, "source": source, "target": target, "spans": given},
-        "target_spans": [
-            span and {"start": offsets[span.begin][0], "end": offsets[span.end - 1][1], "label": span.label}
-            for span in expected
-        ],
-    }
-    assert "of 1 A" in err and "of 1 B" in err and "1 of 2 spans" in err  # B ends inside of "Mann"
+    for span in project_spans(alignment.links, alignment.probabilities, [Span(3, 5, "A"), Span(1, 2, "B")]):
+        if span is None:
+            target_spans.append(None)
+        else:
+            start, _ = offsets[span.begin]
+            _, end = offsets[span.end - 1]
+            target_spans.append({"start": start, "end": end, "label": span.label})
+    assert any(target_spans)
+    assert json.loads(line) == row | {"target_spans": target_spans}
+    assert "of 1 A" in err
+    assert "of 1 B" in err
+    assert "1 of 2 spans" in err  # B ends inside of "Mann"
 
 
 def test_project_writes_null_for_a_lost_span(run, tmp_path):
-    spans = [{"start": start, "end": start + 1, "label": label} for start, label in ((0, "A"), (2, "B"), (4, "C"))]
+    spans = [
+        {"start": 0, "end": 1, "label": "A"},
+        {"start": 2, "end": 3, "label": "B"},
+        {"start": 4, "end": 5, "label": "C"},
+    ]
     rows = [{"source": "a b c", "target": target, "spans": spans} for target in ("a b c", "", "c")]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out, err = run(path)
-    projected = [json.loads(line)["target_spans"] for line in out.splitlines()]
-    assert all(len(of_row) == 3 for of_row in projected) and projected[1] == [None, None, None]
-    for of_row in projected:
-        assert all(
-            target is None or target["label"] == span["label"] for target, span in zip(of_row, spans, strict=True)
-        )
-    lost = sum(of_row.count(None) for of_row in projected)
+    out, err = run(write_rows(tmp_path / "pairs.jsonl", rows))
+    lost = 0
+    for line in out.splitlines():
+        target_spans = json.loads(line)["target_spans"]
+        lost += target_spans.count(None)
+        for span, target_span in zip(spans, target_spans, strict=True):
+            assert target_span is None or target_span["label"] == span["label"]
+    assert json.loads(out.splitlines()[1])["target_spans"] == [None, None, None]
     assert sum(map(int, re.findall(r"(\d) of 3 [ABC]", err))) == lost
 
 
@@ -213,32 +226,35 @@ def test_project_counts_no_span_of_whole_words_as_widened(run, tmp_path):
     # 🐶 is one character, and two units of UTF-16
     text = "🐶 Ein Mann, zwei."
     for shift, is_widened in ((0, False), (1, True)):
-        path = tmp_path / f"{shift}.jsonl"
         spans = [{"start": 2 + shift, "end": 10 + shift, "label": "A"}, {"start": 1, "end": 6, "label": "B"}]
-        path.write_text(json.dumps({"source": text, "target": text, "spans": spans}) + "\n")
-        assert (" of 2 spans" in run(path)[1]) == is_widened
-
-
-GOOD = {"source": "ein", "target": "a"}
+        path = write_rows(tmp_path / f"{shift}.jsonl", [{"source": text, "target": text, "spans": spans}])
+        assert (" of 2 spans" in run(path).err) == is_widened
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("tags", "message"), [(["O"], "row 0 .*2 words"), (["B-X", "X"], "row 0 .*'X'")], ids=["too few", "no IOB2"]
+)
+def test_project_refuses_tags(run, refused, write, tmp_path, monkeypatch, tags, message):
+    monkeypatch.setattr(command, "load_aligner", None)  # all is found before the model is loaded
+    path = write("labels", [{"tokens": ["a", "b"], "tags": tags}])
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a\n")
+    error = refused([path, texts], lambda arguments: run(*arguments))
+    assert path in error
+    assert re.search(message, error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
     [
-        ("labels.parquet", [{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words"),
-        ("labels.parquet", [{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
-        ("pairs.jsonl", GOOD | {"spans": [{"start": 0, "end": 9, "label": "A"}]}, r"line 1: spans\[0\]"),
-        ("pairs.jsonl", GOOD | {"target_spans": []}, "line 1: .*target_spans"),
-        ("pairs.jsonl", GOOD | {"entities": [[0, 3, "A"]]}, "`spans`"),
+        ({"spans": [{"start": 0, "end": 9, "label": "A"}]}, r"line 1: spans\[0\]"),
+        ({"target_spans": []}, "line 1: .*target_spans"),
+        ({"entities": [[0, 3, "A"]]}, "`spans`"),
     ],
 )
-def test_project_refuses(run, refused, tmp_path, monkeypatch, name, content, message):
+def test_project_refuses_spans(run, refused, tmp_path, monkeypatch, fields, message):
     monkeypatch.setattr(command, "load_aligner", None)  # all is found before the model is loaded
-    path, texts = tmp_path / name, tmp_path / "texts.txt"
-    if isinstance(content, dict):
-        path.write_text(json.dumps(content) + "\n")
-    else:
-        Dataset.from_list(content).to_parquet(path)
-    texts.write_text("a\n" * len(content))
-    error = refused([path, *([] if name == "pairs.jsonl" else [texts])], lambda given: run(*given))
-    assert str(path) in error and re.search(message, error), error
+    path = write_rows(tmp_path / "pairs.jsonl", [{"source": "ein", "target": "a", **fields}])
+    error = refused([path], lambda arguments: run(*arguments))
+    assert str(path) in error
+    assert re.search(message, error)

@@ -28,13 +28,13 @@ def test_figures_means_deviations_average_and_gap_seed_by_seed():
 
 def task_results(rows, chance, *seeds):
     """Results of a task from the records of its seeds, which are {language: accuracy}."""
-    records = [
-        {"seed": seed, "scores": scores_of({name: {"accuracy": score} for name, score in scores.items()})}
-        | {"metric": {"name": "accuracy", "module": "accuracy", "version": "1"}, "parameters": 1, "steps": 100}
-        | {"facts": {"fresh_parameters": {"count": 0, "names": []}}, "selected_step": 80, "selection_score": 81.5}
-        | {"selection_loss": 0.5, "history": [], "processes": 1}
-        for seed, scores in enumerate(seeds, start=1)
-    ]
+    common = {"metric": {"name": "accuracy", "module": "accuracy", "version": "1"}, "parameters": 1, "steps": 100}
+    common |= {"facts": {"fresh_parameters": {"count": 0, "names": []}}, "history": [], "processes": 1}
+    common |= {"selected_step": 80, "selection_score": 81.5, "selection_loss": 0.5}
+    records = []
+    for seed, accuracies in enumerate(seeds, start=1):
+        scores = scores_of({language: {"accuracy": accuracy} for language, accuracy in accuracies.items()})
+        records.append({"seed": seed, "scores": scores, **common})
     facts = {"training_data": [], "training_rows": 1, "evaluation_data": [], "evaluated_split": "test", "differs": []}
     facts |= {"evaluated_rows": dict.fromkeys(seeds[0], rows), "selection": {"rule": "mean_dev", "data": None}}
     facts |= {"chance": dict.fromkeys(seeds[0], {"accuracy": chance}), "max_length": 128}
@@ -46,12 +46,11 @@ def task_results(rows, chance, *seeds):
 def test_results_chance_warnings_name_the_seed():
     # two standard errors of 1/3 over 5,010 rows: 1.33 points
     results = task_results(5010, 100 / 3, dict(en=34.6, de=34.7, sw=90.0), dict(en=90.0, de=90.0, sw=90.0))
-    of_data = results["warnings"]
     (warning,) = results.at_chance()
     assert warning.startswith("seed 1: accuracy is at chance in en 34.6")
     assert "de" not in warning
     assert results["protocol"]["selection"]["selected_steps"] == [80, 80]
-    assert of_data == ["a warning of the data"]
+    assert results["warnings"] == ["a warning of the data"]
     commonest = task_results(4927, 57.0, dict(en=57.1))
     assert commonest.is_higher_better
     assert any("en 57.1 (guessing: 57.0" in line for line in commonest.at_chance())

@@ -41,8 +41,10 @@ def steps_of(patch, arguments):
 
 
 def assert_same_seed(folder, other):
-    ours, others = weights(folder), weights(other)
-    assert ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)
+    ours = weights(folder)
+    others = weights(other)
+    assert ours.keys() == others.keys()
+    assert all(torch.equal(ours[name], others[name]) for name in ours)
     for name in ("scores", "selected_step", "selection_score", "steps"):
         assert record_of(folder)[name] == record_of(other)[name]
 
@@ -87,7 +89,8 @@ def test_run_resumes_from_the_checkpoint_before_a_damaged_one(
     DAMAGE[damage](killed / "checkpoints" / "checkpoint-4" / name)
     assert steps_of(monkeypatch, [*topics, "seeds=[1]", "--resume"]) == [2, 3, 4]
     captured = capsys.readouterr()
-    assert "checkpoint-2" in captured.err and "Traceback" not in captured.err
+    assert "checkpoint-2" in captured.err
+    assert "Traceback" not in captured.err
     if name != "trainer_state.json":  # the Trainer writes it last: a kill may have left it
         assert str(killed / "checkpoints" / "checkpoint-4" / name) in captured.err
     assert_same_seed(killed, topics_run / "seed-1")
@@ -99,7 +102,8 @@ def test_run_refuses_checkpoints_that_are_all_damaged(killed, topics, refused, m
         DAMAGE["empty"](killed / "checkpoints" / f"checkpoint-{step}" / "optimizer.pt")
     before = sorted(killed.rglob("*"))
     message = refused([*topics, "seeds=[1]", "--resume"])
-    assert str(killed / "checkpoints" / "checkpoint-4" / "optimizer.pt") in message and is_one_line(message)
+    assert str(killed / "checkpoints" / "checkpoint-4" / "optimizer.pt") in message
+    assert is_one_line(message)
     assert sorted(killed.rglob("*")) == before
     shutil.rmtree(killed / "checkpoints")
     assert steps_of(monkeypatch, [*topics, "seeds=[1]", "--resume"]) == [0, 1, 2, 3, 4]
@@ -122,7 +126,8 @@ class DiskIsFull(Exception):
 
 def fill_disk_at(patch, target):
     """From now on, writing the file whose path ends with `target` ends before its end."""
-    save_model, save_other = FineTuningTrainer.save_model, torch.save
+    save_model = FineTuningTrainer.save_model
+    save_other = torch.save
 
     def check(file):
         if str(file).endswith(target):
@@ -159,7 +164,9 @@ def test_run_on_a_full_disk_is_one_line_and_resumes(
         fill_disk_at(patch, target)
         message = refused([*topics, "seeds=[1]"])
     half = (tmp_path / "out" / target).parent
-    assert str(half) in message and "No space left" in message and not half.exists()
+    assert str(half) in message
+    assert "No space left" in message
+    assert not half.exists()
     assert is_one_line(message)
     assert steps_of(monkeypatch, [*topics, "seeds=[1]", "--resume"]) == resumed
     assert_same_seed(tmp_path / "out" / "seed-1", topics_run / "seed-1")
@@ -221,32 +228,35 @@ def test_run_resumes_wherever_its_model_and_tables_are(moved, tmp_path, monkeypa
     main([*moved("here"), "save_models=false"])
     folder = tmp_path / "out"
     before = read_results(folder)
-    there = [*moved("there"), "--resume", f"hub_root={tmp_path}", "trust_remote_code=true"]
+    resumed = [*moved("there"), "--resume", f"hub_root={tmp_path}", "trust_remote_code=true"]
     shutil.rmtree(tmp_path / "here")
-    assert steps_of(monkeypatch, [*there, "save_models=false"]) == []
+    assert steps_of(monkeypatch, [*resumed, "save_models=false"]) == []
     after = read_results(folder)
-    assert after["scores"] == before["scores"] and after["model"]["folder"] == str(tmp_path / "there" / "model")
+    assert after["scores"] == before["scores"]
+    assert after["model"]["folder"] == str(tmp_path / "there" / "model")
     capsys.readouterr()
-    assert steps_of(monkeypatch, there) == []  # with save_models
+    assert steps_of(monkeypatch, resumed) == []  # with save_models
     assert str(folder / "seed-1") in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_run_refuses_to_resume_with_other_contents(moved, tmp_path, refused, change_weights):
     main(moved("here"))
-    there = [*moved("there"), "--resume"]
+    resumed = [*moved("there"), "--resume"]
     change_weights(tmp_path / "there" / "model")
-    assert "fingerprint" in refused(there)
+    assert "fingerprint" in refused(resumed)
     shutil.copy(tmp_path / "here" / "model" / "model.safetensors", tmp_path / "there" / "model")
     file = tmp_path / "there" / "tokenizer" / "tokenizer.json"
     settings = json.loads(file.read_text(encoding="utf-8"))
     pieces = settings["model"]["vocab"]
-    pieces[100][0], pieces[101][0] = pieces[101][0], pieces[100][0]
+    first_piece = pieces[100][0]
+    pieces[100][0] = pieces[101][0]
+    pieces[101][0] = first_piece
     file.write_text(json.dumps(settings), encoding="utf-8")
-    assert "tokenizer_fingerprint" in refused(there)
+    assert "tokenizer_fingerprint" in refused(resumed)
     shutil.copy(tmp_path / "here" / "tokenizer" / "tokenizer.json", file)
     table = tmp_path / "there" / "data" / "de" / "test.jsonl"
     table.write_text(table.read_text(encoding="utf-8").replace('"text": "', '"text": "So ', 1), encoding="utf-8")
-    assert "evaluation_data.1.fingerprint" in refused(there)
+    assert "evaluation_data.1.fingerprint" in refused(resumed)
     shutil.copy(tmp_path / "here" / "data" / "de" / "test.jsonl", table)
-    main(there)
+    main(resumed)

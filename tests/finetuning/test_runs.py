@@ -35,7 +35,8 @@ def product(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The folders of the runs that were executed."""
-    run, folders = run_task.run_task, []
+    run = run_task.run_task
+    folders = []
 
     def counted(recipe, resume, command, evaluate=True):
         folders.append(recipe.output_dir.partition("/out/")[2])
@@ -62,14 +63,19 @@ def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed
     for name in ("XLM", "M"):
         for source in ("zh", "en"):
             run = read_results(out / name / source)
-            assert run["source_language"] == source and sorted(run.languages) == ["en", "zh"]
+            assert run["source_language"] == source
+            assert sorted(run.languages) == ["en", "zh"]
             (table,) = run["protocol"]["training_data"]
-            assert table["config"] == source and table["languages"] == [source]
-            own = [float(row["value"]) for row in rows if (row["run"], row["source_language"]) == (name, source)]
-            assert own == [score for entry in run.languages.values() for score in entry["scores"]]
-            means = [run.of(of)["mean"] for of in ("zh", "en", "average", "mean of others", "transfer gap")]
+            assert table["config"] == source
+            assert table["languages"] == [source]
+            listed_scores = [
+                float(row["value"]) for row in rows if (row["run"], row["source_language"]) == (name, source)
+            ]
+            assert listed_scores == [score for entry in run.languages.values() for score in entry["scores"]]
+            means = [run.of(figure)["mean"] for figure in ("zh", "en", "average", "mean of others", "transfer gap")]
             assert f"| {name}, {source} | {' | '.join(f'{mean:.1f}' for mean in means)} |" in page
-    assert len(rows) == 8 and (out / "runs.png").stat().st_size > 5000
+    assert len(rows) == 8
+    assert (out / "runs.png").stat().st_size > 5000
     assert not (out / "M/en/seed-1/model").exists()  # models are kept on demand
     del executed[:]
     (out / "M" / "en" / "results.json").unlink()  # as if killed
@@ -80,13 +86,14 @@ def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed
 
 @pytest.mark.slow
 def test_runs_of_checkpoints_have_steps(product, executed, tiny_model, tmp_path):
-    for place in ("checkpoints/step-4/model", "model"):
-        shutil.copytree(tiny_model, tmp_path / "one" / place)
+    for checkpoint in ("checkpoints/step-4/model", "model"):
+        shutil.copytree(tiny_model, tmp_path / "one" / checkpoint)
     (tmp_path / "one" / "run.json").write_text('{"steps": 20}')
-    models = [f"--model=XLM={tmp_path}/one/{place}" for place in ("checkpoints/step-4/model", "model")]
+    models = [f"--model=XLM={tmp_path}/one/{checkpoint}" for checkpoint in ("checkpoints/step-4/model", "model")]
     product(*models, "train.0.config=en")
     rows = {row["step"]: float(row["value"]) for row in rows_of(tmp_path / "out" / "runs.csv")}
-    assert rows.keys() == {"4", "20"} and rows["4"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
+    assert rows.keys() == {"4", "20"}
+    assert rows["4"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
     product(*models, f"--model=M={tiny_model}", "train.0.config=en")  # one of them without steps
     assert executed == ["XLM/4", "XLM/20", "M"]
 
@@ -97,8 +104,11 @@ NAMES = ["learning_rate=0.001", "learning_rate=0.01"]
 
 @pytest.mark.slow
 def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_path, monkeypatch):
-    argv, steps, predicted = [*topics, GRID, "--sweep"], [], []
-    update, score = FineTuningTrainer.training_step, FineTuningTrainer.outcomes
+    argv = [*topics, GRID, "--sweep"]
+    steps = []
+    predicted = []
+    update = FineTuningTrainer.training_step
+    score = FineTuningTrainer.outcomes
 
     def counted(self, *args, **kwargs):
         steps.append((self.args.learning_rate, self.state.global_step))
@@ -117,13 +127,12 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
     finetune([*argv, "--resume"])
     assert steps[8:10] == [(1e-2, 3), (1e-2, 2)]  # from the checkpoint, and no point before
     out = tmp_path / "out"
-    results, scores = (
-        read_results(out),
-        [record_of(out / "sweep" / name / "seed-1")["selection_score"] for name in NAMES],
-    )
+    results = read_results(out)
+    scores = [record_of(out / "sweep" / name / "seed-1")["selection_score"] for name in NAMES]
     rate = (1e-3, 1e-2)[scores.index(max(scores))]
     # the points' evaluated rows were not predicted; the best point's were, once a seed
-    assert predicted == [rate] * 2 and results["seeds"] == [1, 2]
+    assert predicted == [rate] * 2
+    assert results["seeds"] == [1, 2]
     assert results["hyperparameters"]["learning_rate"] == rate
     stamped = results["protocol"]["selection"]["sweep"]
     assert stamped == {"fields": {"training.learning_rate": [1e-3, 1e-2]}, "points": 2, "score": max(scores)}
@@ -142,14 +151,15 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
     [((50.0, 50.0), 1e-3), ((40.0, 50.0), 1e-2), ((Diverged(1, "not finite"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)],
 )
 def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
-    dev, ran = dict(zip(NAMES, scores, strict=True)), []
+    dev = dict(zip(NAMES, scores, strict=True))
+    ran = []
 
     def run(recipe, resume, command, evaluate=True, sweep=None):
         ran.append((recipe.training.learning_rate, recipe.seeds, sweep and sweep["score"]))
-        found = None if evaluate else dev[recipe.output_dir.rpartition("/")[2]]
-        if isinstance(found, Exception):
-            raise found
-        return [{"selection_score": found}]
+        score = None if evaluate else dev[recipe.output_dir.rpartition("/")[2]]
+        if isinstance(score, Exception):
+            raise score
+        return [{"selection_score": score}]
 
     monkeypatch.setattr(run_task, "run_task", run)
     finetune([*topics, GRID, "--sweep"])
@@ -161,7 +171,8 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
     ("losses", "taken"), [((0.5, 0.4), 1e-2), ((0.4, 0.5), 1e-3), ((0.5, 0.5), 1e-3), ((math.nan, 0.5), 1e-2)]
 )
 def test_sweep_takes_the_lower_loss_of_equal_points(losses, taken, topics, monkeypatch):
-    dev, ran = dict(zip(NAMES, losses, strict=True)), []
+    dev = dict(zip(NAMES, losses, strict=True))
+    ran = []
 
     def run(recipe, resume, command, evaluate=True, sweep=None):
         ran.append(recipe.training.learning_rate)
@@ -214,19 +225,22 @@ def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_
     recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in names}
     ran = fails_in("two", error)
     failed = run_all(recipes, []).failed
-    assert ran == names and list(failed) == ["two"]
+    assert ran == names
+    assert list(failed) == ["two"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"two failed: {failed['two'].reason}"
     trace = tmp_path / "two" / "failure.txt"
     is_of_users = isinstance(error, (ValueError, OSError))
     assert trace.exists() != is_of_users
     if not is_of_users:
-        assert type(error).__name__ in line and str(trace) in line
+        assert type(error).__name__ in line
+        assert str(trace) in line
         assert trace.read_text(encoding="utf-8").startswith("Traceback")
     # the same command runs it again, in the same folder
     ran = fails_in(None, None)
     assert run_all({"two": recipes["two"]}, []).failed == {}
-    assert ran == ["two"] and not trace.exists()
+    assert ran == ["two"]
+    assert not trace.exists()
 
 
 @pytest.mark.parametrize("error", [Stopped(signal.SIGTERM), KeyboardInterrupt()], ids=["SIGTERM", "Ctrl-C"])
@@ -270,7 +284,8 @@ def test_suite_of_two_processes_ends_at_an_error_of_one(topics, tiny_model, tmp_
     write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
     suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
     codes, printed = run_in(2, ONE_FAILS, suite, tmp_path)
-    assert 0 not in codes and "CUDA out of memory" in printed
+    assert 0 not in codes
+    assert "CUDA out of memory" in printed
     assert not (tmp_path / "suite" / "two").exists()
 
 
@@ -293,7 +308,9 @@ def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch)
 def test_sweep_runs_the_other_points_and_takes_none_after_an_error(error, topics, fails_in, refused):
     ran = fails_in(NAMES[0], error)
     message = refused([*topics, GRID, "--sweep"])
-    assert ran == NAMES and NAMES[0] in message and "Traceback" not in message
+    assert ran == NAMES
+    assert NAMES[0] in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.slow
@@ -307,7 +324,8 @@ def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_mo
 
     monkeypatch.setattr(FineTuningTrainer, "training_step", fails_for_german)
     message = refused(["--vary", "source_language=de,zh"], lambda arguments: product(*arguments))
-    assert "de failed: RuntimeError" in message and "Traceback" not in message
+    assert "de failed: RuntimeError" in message
+    assert "Traceback" not in message
     assert (tmp_path / "out" / "zh" / "results.json").exists()
 
     save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), tmp_path / "topics.yaml")
@@ -316,8 +334,10 @@ def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_mo
     write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
     suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
     message = refused(suite)
-    assert "one failed: RuntimeError" in message and "Traceback" not in message
-    assert (tmp_path / "suite" / "results.json").exists() and (tmp_path / "suite" / "two" / "results.json").exists()
+    assert "one failed: RuntimeError" in message
+    assert "Traceback" not in message
+    assert (tmp_path / "suite" / "results.json").exists()
+    assert (tmp_path / "suite" / "two" / "results.json").exists()
     monkeypatch.setattr(FineTuningTrainer, "training_step", step)
     finetune(suite)
     assert (tmp_path / "suite" / "one" / "results.json").exists()

@@ -36,12 +36,14 @@ def files(captions, tmp_path):
 
 def test_read_joins_two_tables(captions, sample_corpus_dir):
     data = task_of(recipe_of(captions, "max_test_examples=0")).read()
-    assert (len(data.train), len(data.evaluation["en-de"])) == (240, 30)
+    assert len(data.train) == 240
+    assert len(data.evaluation["en-de"]) == 30
     rows = {}
     for language in ("en", "de"):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
         rows[language] = [json.loads(line)["text"] for line in lines]
-    assert (data.train["source"][:], data.train["target"][:]) == (rows["en"], rows["de"])
+    assert data.train["source"][:] == rows["en"]
+    assert data.train["target"][:] == rows["de"]
 
 
 def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
@@ -58,11 +60,13 @@ def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
     assert len(dropped.train) == dropped.protocol["training_rows"] == 1
     assert dropped.protocol["long_pairs"] == {"train": {"all": 2}, "dev": {}, "evaluation": {"en-de": 1}}
     source = dropped.evaluation["en-de"][0]["source_ids"]
-    assert len(source) == 20 and (source[0], source[-1]) == (0, 2)
+    assert len(source) == 20
+    assert (source[0], source[-1]) == (0, 2)
     assert dropped.evaluation["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
     cut = encoded("too_long=cut")
     assert cut.train["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
-    assert cut.train["target_length"][2] == 16 and cut.train[2]["target_ids"][-1] == 2
+    assert cut.train["target_length"][2] == 16
+    assert cut.train[2]["target_ids"][-1] == 2
 
 
 @pytest.fixture
@@ -79,10 +83,12 @@ def test_step_plan_holds_every_pair_once(lengths):
         assert len(steps) == len(plan)
         assert sorted(np.concatenate(steps).tolist()) == list(range(200))
         sizes = [len(rows) * max(source[rows].max(), target[rows].max()) for rows in steps]
-        assert max(sizes) <= 300 and np.mean(sizes) > 200
+        assert max(sizes) <= 300
+        assert np.mean(sizes) > 200
     content = np.mean([target[rows].sum() / (len(rows) * target[rows].max()) for rows in steps])
     assert content > 0.9  # pairs of alike length are together
-    same, other = StepPlan(source, target, 300, seed=1), StepPlan(source, target, 300, seed=2)
+    same = StepPlan(source, target, 300, seed=1)
+    other = StepPlan(source, target, 300, seed=2)
     assert all(np.array_equal(a, b) for a, b in zip(steps, same.steps(1), strict=True))
     firsts = {tuple(steps[0]), tuple(plan.steps(0)[0]), tuple(other.steps(1)[0])}
     assert len(firsts) == 3  # order changes with the epoch and with the seed
@@ -145,7 +151,8 @@ def test_examples_of_each_table_have_its_masking(sample_tokenizer):
     examples = examples_of(sample_tokenizer, masks(0.0), masks(0.5))
     rows = examples.__getitems__([(row, 0, True) for row in range(40)])
     is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"][:], strict=True)]
-    assert is_masked == [False, True] * 20 and all((row["labels"] != IGNORED).all() for row in rows)
+    assert is_masked == [False, True] * 20
+    assert all((row["labels"] != IGNORED).all() for row in rows)
 
 
 def test_examples_predict_masked_tokens_alone(sample_tokenizer):
