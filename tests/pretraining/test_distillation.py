@@ -31,8 +31,10 @@ def teacher_of(path, student, temperature=1.0):
 
 
 def batch_of(texts, tokenizer, names=("en", "en", "en"), probability=0.3):
-    ids = encode_texts(texts, tokenizer)
-    examples = [Example([np.array(of)], name, row) for row, (of, name) in enumerate(zip(ids, names, strict=False))]
+    """An MLM batch of texts of these corpora."""
+    examples = []
+    for row, ids in enumerate(encode_texts(texts, tokenizer)):
+        examples.append(Example([np.array(ids)], names[row], row))
     return {"mlm": MlmCollator(tokenizer, mask_probability=probability).sub_batch(texts_of(examples), (1, 0))}
 
 
@@ -59,10 +61,11 @@ def predict(fields, tokenizer, rows_and_columns):
     ],
 )
 def test_words_of_text_cut_between_tokens(subwords, text, words):
-    found, offsets = text_of(subwords)
-    words_of = words_of_text(found, offsets)
-    assert found == text and [words_of[begin] for begin, _ in offsets] == words
-    assert all((word == -1) == (c == " ") for c, word in zip(text, words_of, strict=True))
+    result, offsets = text_of(subwords)
+    assert result == text
+    word_of_character = words_of_text(text, offsets)
+    assert [word_of_character[begin] for begin, _ in offsets] == words
+    assert [word == -1 for word in word_of_character] == [character == " " for character in text]
 
 
 def test_questions_are_about_words_of_one_token_in_both(teacher_dir, sample_tokenizer):
@@ -71,34 +74,39 @@ def test_questions_are_about_words_of_one_token_in_both(teacher_dir, sample_toke
     fields = predict(fields, sample_tokenizer, (fields["special_tokens_mask"] == 0).nonzero().tolist())
     for row, question in teacher.questions(fields, [0, 1]):
         assert (question.input_ids_S[1:-1] == teacher.tokenizer.mask_token_id).all()
+        assert len(question.columns_N) > 3
         tokens = sample_tokenizer.convert_ids_to_tokens(fields["labels"][row].clamp(min=0).tolist())
         # word by word: the teacher's tokens of a word alone; the first word of a text has no space before it
         for column, token in enumerate(tokens[:-1]):
             if column > 1 and token[0] == "▁" and token[1:].islower() and not tokens[column + 1][0].isalpha():
                 is_single = len(teacher.tokenizer(token[1:], add_special_tokens=False)["input_ids"]) == 1
                 assert (column in question.columns_N) == is_single, token
-    assert len(question.columns_N) > 3
 
 
 def test_question_masks_whole_words_of_predictions_alone(teacher_dir, sample_tokenizer):
     """Its masks cover a word that the student predicts a part of; a wrong or a kept token is not shown to it."""
     teacher = teacher_of(teacher_dir, sample_tokenizer)
     fields = batch_of(TEXTS[:1], sample_tokenizer)["mlm"]
-    nothing = predict(fields, sample_tokenizer, [])
-    ((_, question),) = teacher.questions(nothing, [0])
-    assert question.input_ids_S.tolist() == teacher.tokenizer(TEXTS[0])["input_ids"] and question.columns_N == []
-    tokens = sample_tokenizer.convert_ids_to_tokens(nothing["input_ids"][0].tolist())
-    one, part = tokens.index("▁the"), next(i for i, token in enumerate(tokens) if token.isalpha())
-    changed = predict(fields, sample_tokenizer, [(0, one), (0, part)])
-    ((_, question),) = teacher.questions(changed, [0])
-    assert question.columns_N == [one]
-    words = teacher.tokenizer(TEXTS[0]).word_ids()
-    masked = {words[place] for place in np.flatnonzero(question.input_ids_S == teacher.tokenizer.mask_token_id)}
-    assert len(masked) == 2 and words[question.places_N[0]] in masked
-    assert [word in masked for word in words] == (question.input_ids_S == teacher.tokenizer.mask_token_id).tolist()
-    shown = changed | {"input_ids": changed["input_ids"].clone()}
-    shown["input_ids"][0, one] = nothing["input_ids"][0, one + 1]
-    assert (teacher.questions(shown, [0])[0][1].input_ids_S == question.input_ids_S).all()
+    unmasked = predict(fields, sample_tokenizer, [])
+    ((_, question),) = teacher.questions(unmasked, [0])
+    assert question.input_ids_S.tolist() == teacher.tokenizer(TEXTS[0])["input_ids"]
+    assert question.columns_N == []
+    tokens = sample_tokenizer.convert_ids_to_tokens(unmasked["input_ids"][0].tolist())
+    whole_word = tokens.index("▁the")
+    part_of_word = next(column for column, token in enumerate(tokens) if token.isalpha())
+    masked = predict(fields, sample_tokenizer, [(0, whole_word), (0, part_of_word)])
+    ((_, question),) = teacher.questions(masked, [0])
+    assert question.columns_N == [whole_word]
+    words = np.array(teacher.tokenizer(TEXTS[0]).word_ids(), dtype=object)
+    is_mask_S = question.input_ids_S == teacher.tokenizer.mask_token_id
+    masked_words = set(words[is_mask_S])
+    assert len(masked_words) == 2
+    assert words[question.places_N[0]] in masked_words
+    assert [word in masked_words for word in words] == is_mask_S.tolist()
+    replaced = masked | {"input_ids": masked["input_ids"].clone()}
+    replaced["input_ids"][0, whole_word] = unmasked["input_ids"][0, whole_word + 1]
+    ((_, same_question),) = teacher.questions(replaced, [0])
+    assert same_question.input_ids_S.tolist() == question.input_ids_S.tolist()
 
 
 def test_answers_are_the_teachers_own_over_the_common_tokens(teacher_dir, sample_tokenizer):
@@ -106,37 +114,46 @@ def test_answers_are_the_teachers_own_over_the_common_tokens(teacher_dir, sample
     reference = AutoModelForMaskedLM.from_pretrained(teacher_dir).eval()
     batch = batch_of([TEXTS[0], "Das ist the house.", TEXTS[1]], sample_tokenizer, ["en", "de", "en"], 0.9)
     teacher.answer(batch, LEARNED, {})
-    given = batch["mlm"]["teacher"]
-    rows_N = given["positions_N"] // batch["mlm"]["input_ids"].shape[1]
+    answer = batch["mlm"]["teacher"]
+    rows_N = answer["positions_N"] // batch["mlm"]["input_ids"].shape[1]
     assert set(rows_N.tolist()) == {0, 2}  # none of the German row
-    own = sample_tokenizer.convert_ids_to_tokens(given["tokens_C"].tolist())
-    theirs = [teacher.partners[token] for token in given["tokens_C"].tolist()]
-    assert len(set(theirs)) == len(theirs) > 100
-    assert [token.removeprefix("▁") for token in own] == [
-        token.removeprefix("##") for token in teacher.tokenizer.convert_ids_to_tokens(theirs)
-    ]
-    expected = [
-        (reference(torch.tensor(q.input_ids_S)[None]).logits[0, q.places_N][:, theirs] / 2.0).log_softmax(-1)
-        for _, q in teacher.questions(batch["mlm"], [0, 2])
-    ]
-    torch.testing.assert_close(given["log_probabilities_NC"], torch.cat(expected), atol=1e-5, rtol=0)
-    assert not given["log_probabilities_NC"].requires_grad and given["temperature"] == 2.0
+    ids = answer["tokens_C"].tolist()
+    teacher_ids = [teacher.partners[id] for id in ids]
+    assert len(set(teacher_ids)) == len(teacher_ids) > 100
+    spelled = [token.removeprefix("▁") for token in sample_tokenizer.convert_ids_to_tokens(ids)]
+    teacher_tokens = teacher.tokenizer.convert_ids_to_tokens(teacher_ids)
+    assert spelled == [token.removeprefix("##") for token in teacher_tokens]
+    expected = []
+    for _, question in teacher.questions(batch["mlm"], [0, 2]):
+        logits_SV = reference(torch.tensor(question.input_ids_S)[None]).logits[0]
+        logits_NC = logits_SV[question.places_N][:, teacher_ids]
+        expected.append((logits_NC / 2.0).log_softmax(-1))
+    torch.testing.assert_close(answer["log_probabilities_NC"], torch.cat(expected), atol=1e-5, rtol=0)
+    assert not answer["log_probabilities_NC"].requires_grad
+    assert answer["temperature"] == 2.0
+
+
+def test_answer_to_rows_of_other_languages_is_empty(teacher_dir, sample_tokenizer):
+    """Without a weight, there is none."""
+    teacher = teacher_of(teacher_dir, sample_tokenizer)
     german = batch_of(["Das ist gut."], sample_tokenizer, ["de"])
     teacher.answer(german, LEARNED, {"kd": 0.0})
     assert "teacher" not in german["mlm"]
     teacher.answer(german, LEARNED, {})
-    assert german["mlm"]["teacher"]["log_probabilities_NC"].shape == (0, len(theirs))
+    answer = german["mlm"]["teacher"]
+    assert answer["log_probabilities_NC"].shape == (0, len(answer["tokens_C"]))
 
 
 def test_answer_of_the_model_itself_teaches_nothing(zoo_model_dir, sample_tokenizer):
     """A pre-training folder of this zoo as the teacher; where words are masked whole, both read the same."""
     folder = zoo_model_dir("metaxlm")
-    teacher, student = teacher_of(folder, sample_tokenizer), MetaXlmForPreTraining.from_pretrained(folder).eval()
+    teacher = teacher_of(folder, sample_tokenizer)
+    student = MetaXlmForPreTraining.from_pretrained(folder).eval()
     texts = [re.sub("[()]", "", text) for text in TEXTS]  # an unknown character is another one to the teacher
     fields = batch_of(texts, sample_tokenizer)["mlm"]
     every = predict(fields, sample_tokenizer, (fields["special_tokens_mask"] == 0).nonzero().tolist())
-    places = [(row, question.columns_N[0]) for row, question in teacher.questions(every, [0, 1])]
-    batch = {"mlm": predict(fields, sample_tokenizer, places)}
+    predictions = [(row, question.columns_N[0]) for row, question in teacher.questions(every, [0, 1])]
+    batch = {"mlm": predict(fields, sample_tokenizer, predictions)}
     teacher.answer(batch, LEARNED, {})
     assert len(batch["mlm"]["teacher"]["positions_N"]) == 2
     output = student(**batch)
@@ -147,15 +164,22 @@ def test_answer_of_the_model_itself_teaches_nothing(zoo_model_dir, sample_tokeni
 @pytest.mark.slow
 def test_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, difference, cut_back, tmp_path):
     copy = shutil.copytree(teacher_dir, tmp_path / "teacher")
-    settings = ["model.type=metaxlm", "phases.0.objectives.kd={weight: 2.0}", "phases.0.steps=2", "save_every_steps=1"]
-    settings += [f"teacher={{path: {copy}, language: en, temperature: 2.0}}", "monolingual.0.name=news"]
-    settings += ["keep_checkpoints=0", "evaluation={held_out_fraction: 0.1, max_examples: 8}"]
-    settings += ["model.config.hidden_dropout_prob=0.1"]
+    settings = [
+        "model.type=metaxlm",
+        "model.config.hidden_dropout_prob=0.1",
+        "monolingual.0.name=news",
+        f"teacher={{path: {copy}, language: en, temperature: 2.0}}",
+        "phases.0.objectives.kd={weight: 2.0}",
+        "phases.0.steps=2",
+        "save_every_steps=1",
+        "keep_checkpoints=0",
+        "evaluation={held_out_fraction: 0.1, max_examples: 8}",
+    ]
     train(*settings)
     run = tmp_path / "run"
-    keys = {key for line in read_events(run) for key in line}
-    assert {"loss/kd/en/news", "held_out/kd/en/news", "loss/mlm/de", "held_out/mlm/zh"} <= keys
-    assert not {f"{kind}/kd/{name}" for kind in ("loss", "held_out") for name in ("de", "zh")} & keys
+    figures = set().union(*read_events(run))
+    assert {"loss/mlm/de", "held_out/mlm/zh"} <= figures
+    assert {name for name in figures if "/kd/" in name} == {"loss/kd/en/news", "held_out/kd/en/news"}
     fresh = MetaXlmForPreTraining(MetaXlmForPreTraining.config_class.from_pretrained(run / "model"))
     assert load_file(run / "model" / "model.safetensors").keys() <= fresh.state_dict().keys()
     resumed = cut_back(run, 1, tmp_path / "resumed")

@@ -1,7 +1,6 @@
 """The objective `word_links`: rows of words and links, and a loss on the aligner's own probabilities."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,15 +20,19 @@ SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interme
 @pytest.fixture(scope="module")
 def examples(sample_corpus_dir):
     """English and German sentences with links made by hand."""
-    stem = sample_corpus_dir / "alignments" / "en-de"
-    columns = (Path(f"{stem}.{end}").read_text(encoding="utf-8").splitlines() for end in ("txt", "gold"))
-    lines = zip(*columns, strict=True)
-    sides = ((*pair.split(" ||| "), links) for pair, links in lines)
-    return [dict(zip(("source", "target", "links"), example, strict=True)) for example in sides]
+    folder = sample_corpus_dir / "alignments"
+    pairs = (folder / "en-de.txt").read_text(encoding="utf-8").splitlines()
+    links = (folder / "en-de.gold").read_text(encoding="utf-8").splitlines()
+    rows = []
+    for pair, links_of_pair in zip(pairs, links, strict=True):
+        source, target = pair.split(" ||| ")
+        rows.append({"source": source, "target": target, "links": links_of_pair})
+    return rows
 
 
 @pytest.fixture(scope="module")
 def model(sample_tokenizer):
+    """A tiny XLM-Align with random weights."""
     torch.manual_seed(0)
     config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES)
     return XlmAlignForPreTraining(config).eval()
@@ -40,49 +43,65 @@ def links_of(example, kind):
     return {tuple(map(int, link.split(kind))) for link in example["links"].split() if kind in link}
 
 
+def words_of(examples):
+    return [(example["source"].split(), example["target"].split()) for example in examples]
+
+
+def all_probabilities(examples, model, tokenizer):
+    """What the aligner gives if it links every pair of words."""
+    aligner = WordAligner(model, tokenizer, layer=1, threshold=1e-9)
+    return aligner.align(words_of(examples), probabilities=True)
+
+
+def losses_of(output, row):
+    """The losses of a row of the batch."""
+    return output.token_losses["word_links"][output.batch_rows["word_links"] == row]
+
+
 def test_link_losses_are_those_of_the_aligner_s_probabilities(examples, model, sample_tokenizer):
     """The loss sums over all word pairs except possible links. Other rows of the batch do not change it."""
     output = model(**LinksCollator(sample_tokenizer)(examples))
-    aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
-    pairs = [(example["source"].split(), example["target"].split()) for example in examples]
-    expected, words = [], []
-    for example, (source, target), found in zip(examples, pairs, aligner.align(pairs, probabilities=True), strict=True):
-        probabilities = dict(zip(found.links, found.probabilities, strict=True))
-        cells = set(itertools.product(range(len(source)), range(len(target)))) - links_of(example, "p")
-        assert cells <= probabilities.keys()
-        order = sorted(cells)
-        right = torch.tensor([float(cell in links_of(example, "-")) for cell in order])
-        found = torch.tensor([probabilities[cell] for cell in order])
-        expected.append(float(binary_cross_entropy(found, right, reduction="sum")))
-        words.append(len(source))
-    assert output.loss_sum.item() == pytest.approx(sum(expected), rel=1e-4)
-    losses_N, rows_N = output.token_losses["word_links"], output.batch_rows["word_links"]
-    assert rows_N.bincount().tolist() == words  # a prediction for each word of the source
-    by_row = torch.zeros(len(examples)).index_add(0, rows_N, losses_N)
-    torch.testing.assert_close(by_row, torch.tensor(expected), rtol=1e-4, atol=1e-4)
-    assert output.loss.item() == pytest.approx(sum(expected) / sum(words), rel=1e-4)
+    loss_sum = 0.0
+    num_words = 0
+    for row, alignment in enumerate(all_probabilities(examples, model, sample_tokenizer)):
+        example = examples[row]
+        source, target = words_of([example])[0]
+        cells = sorted(set(itertools.product(range(len(source)), range(len(target)))) - links_of(example, "p"))
+        probabilities = dict(zip(alignment.links, alignment.probabilities, strict=True))
+        probabilities_N = torch.tensor([probabilities[cell] for cell in cells])
+        labels_N = torch.tensor([float(cell in links_of(example, "-")) for cell in cells])
+        expected = binary_cross_entropy(probabilities_N, labels_N, reduction="sum")
+        losses_N = losses_of(output, row)
+        assert len(losses_N) == len(source)  # a prediction for each word of the source
+        torch.testing.assert_close(losses_N.sum(), expected, rtol=1e-4, atol=1e-4)
+        loss_sum += expected.item()
+        num_words += len(source)
+    assert output.loss_sum.item() == pytest.approx(loss_sum, rel=1e-4)
+    assert output.loss.item() == pytest.approx(loss_sum / num_words, rel=1e-4)
     output.loss.backward()
-    layers = model.roberta.encoder.layer
-    assert layers[0].output.dense.weight.grad.any() and layers[1].output.dense.weight.grad is None
+    lower, upper = model.roberta.encoder.layer
+    assert lower.output.dense.weight.grad.any()
+    assert upper.output.dense.weight.grad is None
 
 
 def test_link_losses_of_rows_that_the_model_labels(examples, model, sample_tokenizer):
     """Its confident links are the labels, and the rest has no loss. Losses of other rows do not change."""
-    given = [{**example, "links": "" if number % 2 else example["links"]} for number, example in enumerate(examples)]
-    output = model(**LinksCollator(sample_tokenizer)(given))
+    half_labeled = [dict(example) for example in examples]
+    for example in half_labeled[1::2]:
+        example["links"] = ""
+    output = model(**LinksCollator(sample_tokenizer)(half_labeled))
     with_links = model(**LinksCollator(sample_tokenizer)(examples))
-    aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
-    pairs = [(example["source"].split(), example["target"].split()) for example in examples]
-    confident = 0
-    for row, found in enumerate(aligner.align(pairs, probabilities=True)):
-        loss = output.token_losses["word_links"][output.batch_rows["word_links"] == row].sum().item()
-        expected = with_links.token_losses["word_links"][with_links.batch_rows["word_links"] == row].sum().item()
+    num_confident = 0
+    for row, alignment in enumerate(all_probabilities(examples, model, sample_tokenizer)):
+        expected = losses_of(with_links, row).sum()
         if row % 2:
-            probabilities = torch.tensor(found.probabilities)
-            sure = torch.cat([probabilities[probabilities >= 0.8], 1 - probabilities[probabilities < 0.2]])
-            expected, confident = -sure.log().sum().item(), confident + int((probabilities >= 0.8).sum())
-        assert loss == pytest.approx(expected, rel=1e-3)
-    assert confident
+            probabilities = torch.tensor(alignment.probabilities)
+            links = probabilities[probabilities >= 0.8]
+            none = probabilities[probabilities < 0.2]
+            expected = -links.log().sum() - (1 - none).log().sum()
+            num_confident += len(links)
+        assert losses_of(output, row).sum().item() == pytest.approx(expected.item(), rel=1e-3)
+    assert num_confident
 
 
 @pytest.mark.parametrize("links", ["7-7 6-6", "0-7"])
@@ -91,11 +110,11 @@ def test_links_collator_of_a_pair_whose_links_are_all_cut_off(links, model, samp
     example = {"source": "a b c d e f g h", "target": "i j k l m n o p", "links": links}
     batch = LinksCollator(sample_tokenizer, max_length=8)([example, {**example, "links": ""}])
     logits_BST, cells_BST = model.word_logits(batch["word_links"])
-    output = model(**batch)
-    losses_N = output.token_losses["word_links"][output.batch_rows["word_links"] == 0]
-    expected = binary_cross_entropy(logits_BST[0].sigmoid(), torch.zeros_like(logits_BST[0]), reduction="none")
-    torch.testing.assert_close(losses_N, (expected * cells_BST[0]).sum(1)[: len(losses_N)])
-    assert len(batch["word_links"]["links"]) == 0 and losses_N.sum() > 0
+    losses_N = losses_of(model(**batch), 0)
+    expected_ST = binary_cross_entropy(logits_BST[0].sigmoid(), torch.zeros_like(logits_BST[0]), reduction="none")
+    torch.testing.assert_close(losses_N, (expected_ST * cells_BST[0]).sum(1)[: len(losses_N)])
+    assert losses_N.sum() > 0
+    assert len(batch["word_links"]["links"]) == 0
 
 
 def test_collators_and_encodings_do_not_depend_on_what_read_before(sample_tokenizer):
@@ -105,37 +124,40 @@ def test_collators_and_encodings_do_not_depend_on_what_read_before(sample_tokeni
     example = {"source": "the </s> house <mask>", "target": "das <pad> Haus", "links": "0-0 2-2 3-1"}
     collate = LinksCollator(sample_tokenizer)
 
-    def links_of_pair() -> dict:
-        return collate([example])["word_links"]
+    def linked() -> dict:
+        fields = collate([example])["word_links"]
+        return {name: fields[name] for name in ("x", "y", "links")}
 
-    labeled = sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")
-    before = links_of_pair()
-    torch.manual_seed(0)
-    rows = MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]
-    after = links_of_pair()
-    for name in ("x", "y"):
-        assert after[name].keys() == before[name].keys()
-        for key, values in before[name].items():
-            assert torch.equal(torch.as_tensor(after[name][key]), torch.as_tensor(values)), key
-    assert torch.equal(after["links"], before["links"]) and before["links"][:, 1:3].tolist() == [[0, 0], [2, 2], [3, 1]]
-    again = sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")
-    assert again["input_ids"] == labeled["input_ids"] and sample_tokenizer.mask_token_id in labeled["input_ids"]
-    links_of_pair()
-    torch.manual_seed(0)
-    assert torch.equal(MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]["input_ids"], rows["input_ids"])
+    def masked() -> torch.Tensor:
+        torch.manual_seed(0)
+        return MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]["input_ids"]
+
+    def labeled() -> list[int]:
+        return sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")["input_ids"]
+
+    ids = labeled()
+    assert sample_tokenizer.mask_token_id in ids
+    links = linked()
+    assert links["links"][:, 1:3].tolist() == [[0, 0], [2, 2], [3, 1]]
+    rows = masked()
+    torch.testing.assert_close(linked(), links, rtol=0, atol=0)
+    assert labeled() == ids
+    linked()
+    assert torch.equal(masked(), rows)
 
 
 def test_links_of_are_numbered_by_words_with_tokens(sample_tokenizer):
     """Links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
     batch = LinksCollator(sample_tokenizer, max_length=8)([example])["word_links"]
-    for side in ("x", "y"):
-        words, is_special = batch[side]["words"][0], batch[side]["special_tokens_mask"][0].bool()
-        assert torch.equal(words >= 0, ~is_special) and len(words) <= 8
+    for column, side in ((1, "x"), (2, "y")):
+        words = batch[side]["words"][0]
+        assert len(words) <= 8
+        assert torch.equal(words >= 0, batch[side]["special_tokens_mask"][0] == 0)
         numbers = words[words >= 0].tolist()
-        assert numbers == sorted(numbers) and set(numbers) == set(range(max(numbers) + 1))
-    assert (batch["links"][:, 1] <= batch["x"]["words"].max()).all()
-    assert (batch["links"][:, 2] <= batch["y"]["words"].max()).all()
+        assert numbers == sorted(numbers)
+        assert set(numbers) == set(range(max(numbers) + 1))
+        assert batch["links"][:, column].max() <= max(numbers)
     assert [0, 0, 0, 1] in batch["links"].tolist()
 
 
@@ -147,21 +169,24 @@ def test_links_collator_measures_the_aligner_s_aer(examples, files, recipe_of, m
     held_out = [examples[number] for number in corpus.held_out.ids]
     assert 4 < len(held_out) < 16
     with torch.no_grad():
-        found = LinksCollator(sample_tokenizer, max_length=128).measure(model, Accelerator(cpu=True), corpus, 3)
-    pairs = [(example["source"].split(), example["target"].split()) for example in held_out]
-    links = [set(of.links) for of in WordAligner(model, sample_tokenizer, layer=1).align(pairs)]
-    sure = [links_of(example, "-") for example in held_out]
-    right = [of & (gold | links_of(example, "p")) for of, gold, example in zip(links, sure, held_out, strict=True)]
-    hits = sum(len(of) for of in right) + sum(len(of & gold) for of, gold in zip(links, sure, strict=True))
-    aer = 100 - 100 * hits / (sum(map(len, links)) + sum(map(len, sure)))
-    assert found == {"link_aer/en-de": pytest.approx(aer)}
+        measured = LinksCollator(sample_tokenizer, max_length=128).measure(model, Accelerator(cpu=True), corpus, 3)
+    hits = 0
+    total = 0
+    alignments = WordAligner(model, sample_tokenizer, layer=1).align(words_of(held_out))
+    for example, alignment in zip(held_out, alignments, strict=True):
+        links = set(alignment.links)
+        sure = links_of(example, "-")
+        possible = links_of(example, "p")
+        hits += len(links & sure) + len(links & (sure | possible))
+        total += len(links) + len(sure)
+    assert measured == {"link_aer/en-de": pytest.approx(100 - 100 * hits / total)}
 
 
 def test_links_collator_of_a_table_without_links(examples, files, recipe_of, sample_tokenizer):
     languages = {"source_language": "en", "target_language": "de", "size": 1}
-    path = files.jsonl("gold.jsonl", examples)
-    tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
-    recipe = recipe_of({"word_links": {"batch_size": 64, "max_length": 128}}, linked=tables)
+    with_links = languages | {"path": files.jsonl("gold.jsonl", examples), "name": "a"}
+    without = with_links | {"name": "b", "links_column": None}
+    recipe = recipe_of({"word_links": {"batch_size": 64, "max_length": 128}}, linked=[with_links, without])
     corpora = load_corpora(recipe, sample_tokenizer)
     batch = next(iter(training_batches(recipe, 0, corpora, sample_tokenizer)))["word_links"]
     has_links = torch.zeros(64, dtype=torch.bool)

@@ -5,14 +5,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    BertConfig,
-    BertForMaskedLM,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
 from crosslingual_zoo.modeling.backbone import ARCHITECTURES
 from crosslingual_zoo.pretraining.start.initialization import Start
@@ -47,23 +40,20 @@ def shaken(model):
 
 @pytest.fixture
 def sources(tokenizer_of, tmp_path):
-    """kind -> (folder, model, tokenizer) of a tiny monolingual checkpoint with all words of the text."""
+    """`sources(kind)`: (folder, model, tokenizer) of a tiny monolingual checkpoint with all words of the text."""
 
     def make(kind):
         folder = tmp_path / kind
         torch.manual_seed(0)
+        sizes = SMALL if kind in ARCHITECTURES else SIZES
         if kind == "roberta":
             tokenizer = tokenizer_of("byte_level", [f"Ġ{word}" for word in reversed(WORDS_OF_TEXT)])
-            sizes = SIZES | {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-            model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(tokenizer), **sizes))
+            sizes = sizes | {"type_vocab_size": 1}
         else:
             tokenizer = tokenizer_of("wordpiece", [*WORDS_OF_TEXT, "##s", "day"])
-            if kind == "bert":
-                model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **SIZES))
-            else:
-                ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
-                config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **SMALL, **ids)
-                model = AutoModelForMaskedLM.from_config(config)
+        ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
+        config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes, **ids)
+        model = AutoModelForMaskedLM.from_config(config)
         shaken(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder, model, tokenizer
@@ -73,6 +63,7 @@ def sources(tokenizer_of, tmp_path):
 
 @pytest.fixture
 def new_tokenizer(tokenizer_of, tmp_path):
+    """A tokenizer with the same words and others, saved."""
     tokenizer = tokenizer_of("unigram", ["▁neu", *(f"▁{word}" for word in sorted(WORDS_OF_TEXT)), "s"])
     tokenizer.save_pretrained(tmp_path / "new_tokenizer")
     return tokenizer
@@ -80,7 +71,7 @@ def new_tokenizer(tokenizer_of, tmp_path):
 
 @pytest.fixture
 def start(recipe_of, new_tokenizer, tmp_path):
-    """(model, matching) from a meta-pretrained folder; fields are those of model.meta_pretrained."""
+    """`start(path, config, **fields)`: (model, matching) from a folder and the other fields of meta_pretrained."""
 
     def make(path, config=None, **fields):
         model = {"type": "metaxlm", "meta_pretrained": {"path": str(path), **fields}, "config": config or {}}
@@ -88,9 +79,10 @@ def start(recipe_of, new_tokenizer, tmp_path):
         objectives = {"mlm": {"batch_size": 8, "max_length": 16}}
         recipe = recipe_of(objectives, model=model, tokenizer=str(tmp_path / "new_tokenizer"), monolingual=texts)
         begin = Start(recipe)
-        loaded = tokenizer_of(recipe)
-        config, matching = begin.build_config(loaded), begin.match(loaded)
-        return begin.build_model(config, matching).eval(), matching
+        tokenizer = tokenizer_of(recipe)
+        matching = begin.match(tokenizer)
+        model = begin.build_model(begin.build_config(tokenizer), matching)
+        return model.eval(), matching
 
     return make
 
@@ -105,33 +97,35 @@ def ids_of(tokenizer, prefix):
 def test_carry_over_keeps_states_and_predictions_of_a_text(sources, start, new_tokenizer, kind, prefix):
     folder, old, old_tokenizer = sources(kind)
     model, matching = start(folder)
-    wanted = old(ids_of(old_tokenizer, prefix), output_hidden_states=True)
-    found = model.roberta(ids_of(new_tokenizer, "▁"), output_hidden_states=True)
-    for theirs, ours in zip(wanted.hidden_states, found.hidden_states, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+    expected = old(ids_of(old_tokenizer, prefix), output_hidden_states=True)
+    output = model.roberta(ids_of(new_tokenizer, "▁"), output_hidden_states=True)
+    for states, expected_states in zip(output.hidden_states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(states, expected_states, atol=2e-5, rtol=1e-5)
     shared = [row for row, source in enumerate(matching.sources) if source is not None]
     assert len(shared) == len(WORDS_OF_TEXT) + 5 + (kind != "roberta")  # specials, and "##s"
-    logits = model.lm_head(found.last_hidden_state)[..., shared]
+    logits = model.lm_head(output.last_hidden_state)[..., shared]
     rows = [matching.sources[row] for row in shared]
-    torch.testing.assert_close(logits, wanted.logits[..., rows], atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, expected.logits[..., rows], atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("initialize", ["body", "embeddings", "both", "none"])
 def test_carry_over_copies_what_table_5_names(sources, start, initialize):
     folder, old, _ = sources("bert")
-    (model, matching), (random, _) = start(folder, initialize=initialize), start(folder, initialize="none")
-    others = dict(random.named_parameters())
-    carried = {name for name, value in model.named_parameters() if not torch.equal(value, others[name])}
-    body = {name for name in others if name.startswith(BODY)}
-    embeddings = {name for name in others if name.startswith(EMBEDDINGS)} | {"lm_head.bias"}
-    wanted = {"none": set(), "body": body, "embeddings": embeddings, "both": body | embeddings | {*HEAD}}
-    assert carried == wanted[initialize]
+    model, matching = start(folder, initialize=initialize)
+    random, _ = start(folder, initialize="none")
+    initial = dict(random.named_parameters())
+    carried = {name for name, value in model.named_parameters() if not torch.equal(value, initial[name])}
+    body = {name for name in initial if name.startswith(BODY)}
+    embeddings = {name for name in initial if name.startswith(EMBEDDINGS)} | {"lm_head.bias"}
+    expected = {"none": set(), "body": body, "embeddings": embeddings, "both": body | embeddings | {*HEAD}}
+    assert carried == expected[initialize]
     if matching:
         unmatched = [row for row, source in enumerate(matching.sources) if source is None]
-        assert unmatched and torch.equal(model.get_parameter(WORDS)[unmatched], others[WORDS][unmatched])
+        assert unmatched
+        assert torch.equal(model.get_parameter(WORDS)[unmatched], initial[WORDS][unmatched])
         assert not model.get_parameter("lm_head.bias")[unmatched].any()
-    same = torch.equal(model.get_parameter(f"roberta.{DENSE}"), old.bert.get_parameter(DENSE))
-    assert same == (initialize in ("body", "both"))
+    is_copied = torch.equal(model.get_parameter(f"roberta.{DENSE}"), old.bert.get_parameter(DENSE))
+    assert is_copied == (initialize in ("body", "both"))
 
 
 @pytest.mark.parametrize("positions", [20, 40])
@@ -140,15 +134,18 @@ def test_carry_over_of_positions_up_to_the_shorter_table(sources, start, positio
     model, _ = start(folder, {"max_position_embeddings": positions})
     random, _ = start(folder, {"max_position_embeddings": positions}, initialize="none")
     old_PH = old.bert.embeddings.position_embeddings.weight + old.bert.embeddings.token_type_embeddings.weight[0]
-    count, new_PH = min(24, positions - 2), model.get_parameter(POSITIONS)
-    torch.testing.assert_close(new_PH[2 : 2 + count], old_PH[:count])
-    assert torch.equal(new_PH[2 + count :], random.get_parameter(POSITIONS)[2 + count :])
+    new_PH = model.get_parameter(POSITIONS)[2:]
+    random_PH = random.get_parameter(POSITIONS)[2:]
+    count = min(24, positions - 2)
+    torch.testing.assert_close(new_PH[:count], old_PH[:count])
+    assert torch.equal(new_PH[count:], random_PH[count:])
     assert not model.get_parameter(TOKEN_TYPES).any()
 
 
 @pytest.mark.slow
 def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_dir, difference, cut_back, tmp_path):
-    source, run = shutil.copytree(teacher_dir, tmp_path / "source"), tmp_path / "run"
+    source = shutil.copytree(teacher_dir, tmp_path / "source")
+    run = tmp_path / "run"
     arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={source}", "save_every_steps=1"]
     arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.freeze_body=true"]
     train(*arguments)
@@ -156,7 +153,8 @@ def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_
     after = load_file(run / "model" / "model.safetensors")
     body = [name for name in after if name.startswith(BODY)]
     assert len(body) == 32
-    assert all(torch.equal(after[name], before[name.replace("roberta", "bert", 1)]) for name in body)
+    for name in body:
+        assert torch.equal(after[name], before[name.replace("roberta", "bert", 1)]), name
     assert not torch.equal(after["lm_head.dense.weight"], before["cls.predictions.transform.dense.weight"])
     state = torch.load(run / "checkpoints" / "step-3" / "optimizer.bin", weights_only=True)
     assert len(state["state"]) == len(after) - len(body)

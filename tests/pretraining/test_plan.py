@@ -1,6 +1,7 @@
 """What a dry run says about time and memory, and about saving."""
 
 import logging
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -33,50 +34,70 @@ def timed(recipe_file, sample_tokenizer, monkeypatch):
     def costs_of(durations: list[float], first_steps: list[list[dict]], *overrides: str):
         recipe = load_recipe(Recipe, recipe_file, [PHASES, *overrides])
         corpora = load_corpora(recipe, sample_tokenizer)
-        asked = []
+        timed_batches = []
 
         def time_steps(index, micro_batches):
-            asked.append(micro_batches)
+            timed_batches.append(micro_batches)
             return durations
 
-        accelerator = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0)
-        shared = {"recipe": recipe, "corpora": corpora, "tokenizer": sample_tokenizer, "config": None}
-        shared |= {"accelerator": accelerator, "time_steps": time_steps}
-        return measure(SimpleNamespace(model=torch.nn.Linear(2, 3), **shared), first_steps), asked
+        parts = SimpleNamespace(
+            recipe=recipe,
+            corpora=corpora,
+            tokenizer=sample_tokenizer,
+            config=None,
+            model=torch.nn.Linear(2, 3),
+            accelerator=SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0),
+            time_steps=time_steps,
+        )
+        costs = measure(parts, first_steps)
+        return costs, timed_batches
 
     return costs_of
+
+
+def rows_of(batch) -> dict[str, int]:
+    """The rows of each objective in a micro-batch."""
+    return {name: len(fields["corpus_names"]) for name, fields in batch.items()}
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_measure_scales_timed_steps_to_the_tokens_of_the_run(timed, accumulation):
     """The first step of each phase, which is slow, does not count."""
     first_steps = [[fields_of(600)] * accumulation, [fields_of(90)] * accumulation]
-    overrides = [f"gradient_accumulation_steps={accumulation}"]
-    costs, asked = timed([50.0, 1.0, 2.0], first_steps, *overrides)
-    shares = [[seconds / tokens_of(batch) for seconds, batch in zip((1.0, 2.0), of[1:], strict=True)] for of in asked]
-    tokens = (10 * 600 * accumulation, 100 * 90 * accumulation)
-    assert costs.fastest == pytest.approx(tokens[0] * min(shares[0]) + tokens[1] * min(shares[1]))
-    assert costs.slowest == pytest.approx(tokens[0] * max(shares[0]) + tokens[1] * max(shares[1]))
-    rows = [{name: len(part["corpus_names"]) for name, part in batch.items()} for of in asked for batch in of]
-    first, second = {"mlm": 8 // accumulation, "tlm": 4 // accumulation}, {"mlm": 4 // accumulation}
-    assert rows == [first] * 3 + [second] * 3  # micro-batches of the run's size
+    costs, timed_batches = timed([50.0, 1.0, 2.0], first_steps, f"gradient_accumulation_steps={accumulation}")
+    fastest = 0.0
+    slowest = 0.0
+    for tokens, batches in zip((10 * 600 * accumulation, 100 * 90 * accumulation), timed_batches, strict=True):
+        _, second, third = batches
+        seconds_per_token = [1.0 / tokens_of(second), 2.0 / tokens_of(third)]
+        fastest += tokens * min(seconds_per_token)
+        slowest += tokens * max(seconds_per_token)
+    assert costs.fastest == pytest.approx(fastest)
+    assert costs.slowest == pytest.approx(slowest)
+    first_phase, second_phase = timed_batches
+    # micro-batches of the run's size
+    assert [rows_of(batch) for batch in first_phase] == [{"mlm": 8 // accumulation, "tlm": 4 // accumulation}] * 3
+    assert [rows_of(batch) for batch in second_phase] == [{"mlm": 4 // accumulation}] * 3
 
 
 def test_measure_times_a_part_of_a_large_step(timed, monkeypatch):
     """Memory that a step takes beside weights and Adam grows with its tokens."""
-    state, others, activations = 4 * 9 + 12 * 9, 1000, 70
+    state = 4 * 9 + 12 * 9
+    others = 1000
+    activations = 70
     peaks = iter([4 * 9 + others, others + state + activations, others + state + activations])
     monkeypatch.setattr(costs_module, "peak_bytes", lambda device: next(peaks))
-    costs, asked = timed([1.0, 1.0, 1.0], [[fields_of(8192)], [fields_of(1)]])
-    assert {name: len(part["corpus_names"]) for name, part in asked[0][0].items()} == {"mlm": 2, "tlm": 1}
-    scale = 8192 / max(tokens_of(batch) for batch in asked[0])
+    costs, (first_phase, _) = timed([1.0, 1.0, 1.0], [[fields_of(8192)], [fields_of(1)]])
+    assert rows_of(first_phase[0]) == {"mlm": 2, "tlm": 1}
+    scale = 8192 / max(map(tokens_of, first_phase))
     assert costs.num_bytes == pytest.approx(others + state + activations * scale)
 
 
 def test_part_of_step_gives_every_process_an_example(recipe_file):
     phase = load_recipe(Recipe, recipe_file, [PHASES]).phases[0]
-    sizes = [one.batch_size for one in part_of_step(phase, 0.01, num_processes=3).objectives.values()]
-    assert sizes == [3, 3] and phase.steps == 10
+    part = part_of_step(phase, 0.01, num_processes=3)
+    assert [objective.batch_size for objective in part.objectives.values()] == [3, 3]
+    assert phase.steps == 10
 
 
 def test_state_bytes_are_those_of_weights_gradients_and_moments(recipe_file):
@@ -113,11 +134,17 @@ def test_dry_run_says_when_it_saves_and_keeps_nothing(train, tmp_path, capsys, c
     train("--dry_run", held_out, "save_every_steps=17", "keep_checkpoints=3", "phases.0.steps=50")
     lines = capsys.readouterr().out.splitlines()
     (saves,) = [line for line in lines if line.startswith("saves")]
-    assert all(number in saves.split() for number in ("17", "13")) and "3" in saves
+    assert {"17", "13"} <= set(saves.split())
+    assert "3" in saves
     assert any(line.startswith("time:") and "GiB" in line for line in lines)
-    assert not any("estimated" in line for line in lines) and not (tmp_path / "run").exists()
-    held = [record.getMessage() for record in caplog.records if "held_out" in record.getMessage()]
-    assert held and all("held_out 7" in message for message in held)
+    assert not any("estimated" in line for line in lines)
+    assert not (tmp_path / "run").exists()
+    messages = [message for message in caplog.messages if "held_out" in message]
+    assert messages
+    assert all("held_out 7" in message for message in messages)
+
+
+def test_dry_run_of_a_part_of_the_rows_says_that_it_estimates(train, capsys):
     train("--dry_run", "bitext=[]", f"phases.0.objectives={{mlm: {MLM}}}", "monolingual.0.max_rows=30")
     assert "estimated" in capsys.readouterr().out
 
@@ -126,8 +153,9 @@ def test_evaluation_is_shown_with_the_loss_that_token_frequencies_give(train, ca
     train("evaluation={held_out_fraction: 0.1, max_examples: 8}", "phases.0.steps=1", "phases.0.objectives.dwa={}")
     (event,) = [event for event in read_events(tmp_path / "run") if "held_out/mlm/en" in event]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "held_out/mlm" in line]
-    for objective, names in (("mlm", ("en", "de", "zh")), ("tlm", ("en-de", "en-zh"))):
+    for objective, corpora in (("mlm", ("en", "de", "zh")), ("tlm", ("en-de", "en-zh"))):
         for kind in ("held_out", "unigram_entropy"):
-            mean = sum(event[f"{kind}/{objective}/{name}"] for name in names) / len(names)
+            mean = statistics.mean(event[f"{kind}/{objective}/{corpus}"] for corpus in corpora)
             assert f"{mean:.3f}" in line
-    assert line.count("(") == 2 and "dwa" in line  # which predicts no tokens
+    assert "dwa" in line
+    assert line.count("(") == 2  # dwa predicts no tokens

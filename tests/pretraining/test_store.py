@@ -44,39 +44,50 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def tokenized_texts(monkeypatch):
     """The texts that are tokenized from now on, in this process."""
-    texts = []
-    read = lambda given, tokenizer: texts.extend(given) or encode_texts(given, tokenizer)  # noqa: E731
+    tokenized = []
+
+    def read(texts, tokenizer):
+        tokenized.extend(texts)
+        return encode_texts(texts, tokenizer)
+
     monkeypatch.setitem(READINGS, "text", read)
-    return texts
+    return tokenized
 
 
 def test_load_corpora_stream_is_its_first_rows(
     files, recipe_of, sample_tokenizer, examples_of, held_out_of, monkeypatch
 ):
     """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
-    pairs = zip(lines_of(200, 1), lines_of(200, 2), strict=True)
-    rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
-    rows[5]["t"]["de"] = None
+    german = lines_of(200, 2)
+    german[5] = None
+    rows = []
+    for id, english in enumerate(lines_of(200, 1)):
+        rows.append({"id": id, "doc": f"d{id // 9}", "t": {"en": english, "de": german[id]}})
 
-    def corpora_of(path, streaming, **limit):
-        table, columns = {"path": path} | streaming, {"source_column": "t.en", "target_column": "t.de"}
-        mono = table | {"language": "en", "text_column": "t.en", "document_column": "doc"} | limit
-        two = {"source": table, "target": table}
-        kinds = ({"table": table, "name": "one"}, two | {"name": "lines"}, two | {"name": "joined", "join_on": "id"})
-        bitext, held_out = [EN_DE | columns | limit | kind for kind in kinds], {"held_out_fraction": 0.2}
-        recipe = recipe_of(OBJECTIVES, monolingual=[mono], bitext=bitext, evaluation=held_out)
+    def corpora_of(table, **limit):
+        pair = EN_DE | {"source_column": "t.en", "target_column": "t.de"} | limit
+        tables = {"source": table, "target": table}
+        recipe = recipe_of(
+            OBJECTIVES,
+            monolingual=[table | {"language": "en", "text_column": "t.en", "document_column": "doc"} | limit],
+            bitext=[
+                pair | {"name": "columns", "table": table},
+                pair | {"name": "lines"} | tables,
+                pair | {"name": "joined", "join_on": "id"} | tables,
+            ],
+            evaluation={"held_out_fraction": 0.2},
+        )
         return load_corpora(recipe, sample_tokenizer)
 
-    def texts_of(corpus):
-        return examples_of(corpus), held_out_of(corpus)
-
-    part = corpora_of(files.jsonl("part.jsonl", rows[:80]), {})
-    streamed = files.jsonl("whole.jsonl", rows), {"streaming": True}
-    for one, other in zip(part, corpora_of(*streamed, max_rows=80), strict=True):
-        assert other.held_out and texts_of(one) == texts_of(other)
+    part = {"path": files.jsonl("part.jsonl", rows[:80])}
+    stream = {"path": files.jsonl("whole.jsonl", rows), "streaming": True}
+    for corpus, expected in zip(corpora_of(stream, max_rows=80), corpora_of(part), strict=True):
+        assert corpus.held_out
+        assert examples_of(corpus) == examples_of(expected)
+        assert held_out_of(corpus) == held_out_of(expected)
     # from the cache, without a look at the stream
-    monkeypatch.setattr(sources, "load_table", lambda *given: pytest.fail("read again"))
-    corpora = corpora_of(*streamed, max_rows=80)
+    monkeypatch.setattr(sources, "load_table", lambda *arguments: pytest.fail("read again"))
+    corpora = corpora_of(stream, max_rows=80)
     assert [corpus.counts["rows"] for corpus in corpora] == [80] * 4
     assert "80" in corpora[0].facts()["tables"][0]["fingerprint"]
 
@@ -90,8 +101,10 @@ def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer
     first = column_of(["Rain.", "Sun and rain."])
     tokenized_texts.clear()
     sample_tokenizer("a", truncation=True, max_length=3)  # leaves traces that change no ids
-    assert column_of(["Rain.", "Sun and rain."]) == first and not tokenized_texts
-    assert column_of(["Rain.", "Sun and snow."]) != first and tokenized_texts
+    assert column_of(["Rain.", "Sun and rain."]) == first
+    assert not tokenized_texts
+    assert column_of(["Rain.", "Sun and snow."]) != first
+    assert tokenized_texts
     other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
     assert column_of(["Rain.", "Sun and rain."], other) != first
 
@@ -107,15 +120,16 @@ def test_a_changed_rule_gives_new_ids_and_ends_a_resume(
         corpora = load_corpora(recipe, sample_tokenizer)
         return examples_of(corpora[0]), data_facts(corpora, sample_tokenizer, None)
 
+    def changed_rule(texts, tokenizer):
+        return [[7, *ids] for ids in encode_texts(texts, tokenizer)]
+
     before, facts = read()
     write_json(tmp_path / "run.json", facts)
     check_same_data(tmp_path, facts)
-    monkeypatch.setitem(
-        READINGS, "text", lambda texts, tokenizer: [[7, *ids] for ids in encode_texts(texts, tokenizer)]
-    )
+    monkeypatch.setitem(READINGS, "text", changed_rule)
     monkeypatch.setattr(readings, "READING_VERSION", readings.READING_VERSION + 1)
     after, changed = read()
-    assert after == [[[7, *ids] for ids in sides] for sides in before]
+    assert after == [[[7, *ids]] for (ids,) in before]
     with pytest.raises(ValueError, match="tokenizer"):
         check_same_data(tmp_path, changed)
 
@@ -190,7 +204,9 @@ def test_prepare_continues_after_kills(
         def encode(texts, tokenizer):
             nonlocal calls
             calls -= 1
-            return encode_texts(texts, tokenizer) if calls else os.kill(os.getpid(), signal.SIGKILL)
+            if not calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return encode_texts(texts, tokenizer)
 
         READINGS["text"] = encode
         prepare.main(["--config", str(files.folder / "recipe.yaml")])

@@ -12,11 +12,21 @@ from crosslingual_zoo.pretraining.tools.trim_vocabulary import main
 @pytest.mark.parametrize("name", ["ernie_m", "xlm_align on modernbert", "metaxlm on eurobert", "ernie_m on deberta-v2"])
 @torch.no_grad()
 def test_main_keeps_tokens_and_logits_of_the_text(name, recipe_file, zoo_model_dir, sample_corpus_dir, tmp_path):
-    start, text = zoo_model_dir(name), sample_corpus_dir / "de" / "train.jsonl"
-    settings = [f"monolingual=[{{language: de, path: {text}}}]", "bitext=[]", "tokenizer=null", "evaluation={}"]
-    settings += [f"model={{type: {name.split()[0]}, start_from: {start}}}", f"output_dir={tmp_path}"]
-    main(["--config", str(recipe_file), *settings, "phases.0.objectives={mlm: {batch_size: 2, max_length: 32}}"])
-    texts = [json.loads(line)["text"] for line in text.read_text(encoding="utf-8").splitlines()[:20]]
+    start = zoo_model_dir(name)
+    table = sample_corpus_dir / "de" / "train.jsonl"
+    main(
+        [
+            f"--config={recipe_file}",
+            f"output_dir={tmp_path}",
+            f"model={{type: {name.split()[0]}, start_from: {start}}}",
+            f"monolingual=[{{language: de, path: {table}}}]",
+            "bitext=[]",
+            "tokenizer=null",
+            "evaluation={}",
+            "phases.0.objectives={mlm: {batch_size: 2, max_length: 32}}",
+        ]
+    )
+    texts = [json.loads(line)["text"] for line in table.read_text(encoding="utf-8").splitlines()[:20]]
 
     def read(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
@@ -26,10 +36,12 @@ def test_main_keeps_tokens_and_logits_of_the_text(name, recipe_file, zoo_model_d
         logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return tokenizer, model.config, tokens, logits
 
-    (whole, _, tokens, logits), (trimmed, config, new_tokens, new_logits) = read(start), read(tmp_path / "model")
-    assert len(trimmed) == config.vocab_size < 0.8 * len(whole) and new_tokens == tokens
-    kept = whole.convert_tokens_to_ids(trimmed.convert_ids_to_tokens(range(len(trimmed))))
-    torch.testing.assert_close(new_logits, logits[..., kept])
-    for of in filter(None, (config, config.backbone_config)):
-        assert of.pad_token_id == trimmed.pad_token_id
-        assert getattr(of, "mask_token_id", None) in (None, trimmed.mask_token_id)
+    whole, _, expected_tokens, expected_logits = read(start)
+    trimmed, config, tokens, logits = read(tmp_path / "model")
+    assert len(trimmed) == config.vocab_size < 0.8 * len(whole)
+    assert tokens == expected_tokens
+    ids = whole.convert_tokens_to_ids(trimmed.convert_ids_to_tokens(range(len(trimmed))))
+    torch.testing.assert_close(logits, expected_logits[..., ids])
+    for settings in filter(None, (config, config.backbone_config)):
+        assert settings.pad_token_id == trimmed.pad_token_id
+        assert getattr(settings, "mask_token_id", None) in (None, trimmed.mask_token_id)
