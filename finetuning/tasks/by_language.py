@@ -30,13 +30,13 @@ from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.processes import main_first
 from crosslingual_zoo.zoo_core.provenance import tokenizer_fingerprint
 
-# What encodes rows, by all that decides the result: `datasets` hashes the arguments of a function for each table, and
-# takes 1 to 2 s for a tokenizer
+# Tasks that encode rows, by a key that has all that decides the result: for each table, `datasets` hashes the arguments
+# of the function that it calls, which takes 1 to 2 s for a tokenizer
 TASKS: dict[str, "LanguageTask"] = {}
 
 R = TypeVar("R", bound=Recipe)
 Windows = list[list[dict[str, Any]]]
-COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # of windows, in facts
+COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # fields of windows
 
 
 class LanguageTask(TrainedTask[R]):
@@ -148,7 +148,7 @@ class LanguageTask(TrainedTask[R]):
                 window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
 
     def check_run(self, data: TaskData) -> None:
-        # the Trainer reports its errors here, before the run
+        # values that the Trainer refuses are errors here, before the run
         self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
 
     def arguments(self, seed: int, folder: Path) -> TrainingArguments:
