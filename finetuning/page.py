@@ -141,18 +141,18 @@ def _published_columns(
 
 
 def write_results(results: Results, folder: Path) -> None:
-    """Writes scores.png (unless it had a single bar), results.md, results.csv and results.json, and prints the table.
+    """Writes scores.png (unless it would show one number), results.md, results.csv and results.json; prints the table.
 
     The JSON is written last: a run counts as finished only if it exists.
     """
     model = results["model"]
     references = references_of(results)
     title = f"{results['task']}, {setting_in_words(results.setting)}: {model['folder']}"
-    identity = model["fingerprint"].rpartition("@")[2][:19]
-    protocol = [*lines_of(shown_facts(results)), *results["notes"]]
-    protocol.append(f"seeds: {', '.join(map(str, results['seeds']))}")
-    protocol.append(f"model: {model['folder']} ({identity})")
-    lists = {"Warnings": warnings_of(results, references), "Protocol": protocol}
+    fingerprint = model["fingerprint"].rpartition("@")[2][:19]  # "sha256:" and 12 digits, or 19 of a commit
+    facts = [*lines_of(shown_facts(results)), *results["notes"]]
+    facts.append(f"seeds: {', '.join(map(str, results['seeds']))}")
+    facts.append(f"model: {model['folder']} ({fingerprint})")
+    lists = {"Warnings": warnings_of(results, references), "Protocol": facts}
     picture = draw({run_name(model["folder"]): results}, folder / "scores.png")
     write_page(folder / "results", title, score_table(results, references), lists, picture, [results.frame()])
     write_json(folder / "results.json", results)

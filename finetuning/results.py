@@ -91,6 +91,7 @@ class Results(dict):
         return tables
 
     def _values(self, column: str, first: Any = None) -> list[Any]:
+        """The values of a column, in the order of the rows, but with `first` before the others."""
         values = dict.fromkeys(row.get(column) for row in self["scores"])
         return sorted(values, key=lambda value: value != first)
 

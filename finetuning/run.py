@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None) -> None:
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from crosslingual_zoo.zoo_core.console import quiet_libraries
         from crosslingual_zoo.zoo_core.processes import start_processes
+        from crosslingual_zoo.zoo_core.run_folders import run_lock
 
         quiet_libraries()
         start_processes()
@@ -61,8 +62,6 @@ def main(argv: list[str] | None = None) -> None:
         run_task.check_hardware(recipe.precision)
         if flags.check_data:
             return run_task.check_data(recipe)
-        from crosslingual_zoo.zoo_core.run_folders import run_lock
-
         with run_lock(recipe.output_dir):
             if flags.sweep:
                 from crosslingual_zoo.finetuning.sweep import sweep

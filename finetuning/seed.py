@@ -69,15 +69,15 @@ def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, f
 class SeedCallback(TrainerCallback):
     """Stops a seed after a signal: the step that is being trained is saved, and all processes raise `Stopped`.
 
-    An evaluation after that step runs before, because the resumed run begins after it.
+    If an evaluation is due after that step, it runs before the seed stops: the resumed run begins with the next step.
     """
 
     signal = None
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.signal = _signal_of_any()
-        is_end = state.epoch.is_integer() or control.should_training_stop
-        if self.signal and not (is_end and args.save_strategy == SaveStrategy.EPOCH):  # saved when the epoch ends
+        ends_epoch = state.epoch.is_integer() or control.should_training_stop
+        if self.signal and not (ends_epoch and args.save_strategy == SaveStrategy.EPOCH):  # saved when the epoch ends
             control.should_save = True
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -148,7 +148,7 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
         trainer.state = state
         selected = checkpoint
         if trainer.args.load_best_model_at_end and state.best_global_step:
-            selected = checkpoint_of(folder, state.best_global_step)  # the state has a path, from before it was moved
+            selected = checkpoint_of(folder, state.best_global_step)  # not the state's path: a run may be moved
         load_model(model, selected / SAFE_WEIGHTS_NAME)
     else:
         with held_signals(), no_half_checkpoint(trainer), shown_progress(trainer, recipe.main_score):

@@ -106,8 +106,8 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
     ) -> Any:
         """This micro-batch's part of the kind's loss over the step, whose labels `num_items_in_batch` counts.
 
-        Plug-in, of the mean of x's loss and y's: the model gets y's labels alone, and returns their mean over the
-        micro-batch. DDP averages gradients, hence the factor.
+        With plug-in, that loss is the mean of x's and y's. The model gets y's labels alone, and returns their mean loss
+        over the micro-batch. DDP averages gradients over the processes: their number is a factor of the loss.
         """
         labels = inputs.pop("labels")
         translated = inputs.pop(TRANSLATION + "labels", None)

@@ -14,9 +14,9 @@ one is shown whole in each window, and its words may be linked anywhere. Cost an
 alternative, every window of the source with every window of the target, grows with its square, and links words of
 unrelated places. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
-Legend: `P` pairs and `F` tokens of a chunk, `R` its windows, `B` of them in a batch; `S` tokens of the source, `N` of
-the target or of one side; `L` token links, `M` word links; `2` source and target; `K` windows of a pair; `H` hidden
-size.
+Legend: `P` pairs and `F` tokens of a chunk, `R` its windows, `G` of them whose states are in memory, `B` of them in a
+batch; `S` tokens of the source, `N` of the target or of one side; `T` positions of an input; `L` token links, `M` word
+links; `2` source and target; `K` windows of a pair; `H` hidden size.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -344,7 +344,7 @@ def _is_sentence(side: Any) -> bool:
 
 
 def check_method(method: str, options: dict[str, Any]) -> None:
-    """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
+    """Raises the `ValueError` of `align` for an unknown method, and for options that the method does not have."""
     vector_BNH = torch.ones(1, 1, 1)
     mask_BN = torch.ones(1, 1, dtype=torch.bool)
     align(vector_BNH, vector_BNH, mask_BN, mask_BN, method, **options)
@@ -397,7 +397,7 @@ def decided_cells(window_B: Tensor, source_mask_BS: Tensor, target_mask_BN: Tens
 
 
 def is_decided_here(window_L: Tensor, source_L: Tensor, target_L: Tensor, windows: Windows) -> Tensor:
-    """(L,): whether a link of two tokens counts that a window found: see the module.
+    """(L,): whether the window decides about the two tokens, so that its link of them counts: see the module.
 
     Windows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of
     tokens comes nearer to their middles, then goes away: it is enough to look at the windows before and after.

@@ -15,7 +15,8 @@ COMMANDS = ("adapt", "project", "score")  # each a module of this package; witho
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exits with 2 for a user error, with 130 for Ctrl-C."""
-    name, *arguments = ["links", *(sys.argv[1:] if argv is None else argv)]
+    name = "links"
+    arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in COMMANDS:
         name = arguments.pop(0)
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:

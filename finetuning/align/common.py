@@ -275,7 +275,8 @@ def load_aligner(options: AlignerOptions, all_layers: bool = False, **rule: Any)
 
 
 def with_likely_links(aligner: Any) -> Any:
-    """The aligner, which with `ot_words` keeps all links with a probability of `LOWEST` or more."""
+    """Returns a copy of the aligner that keeps all links with a probability of `LOWEST` or more; unless its method is
+    `ot_words`, the aligner itself."""
     if aligner.method != "ot_words":
         return aligner
     threshold = aligner.matching.get("threshold", LOWEST)
@@ -307,7 +308,7 @@ def _device(name: str | None) -> Any:
 class PairBar:
     """A bar of `make_progress` that moves with each batch, and not only with each block of pairs, which takes longer.
 
-    Batches hold windows of pairs, so that the bar guesses how many pairs a batch has done until their links are known.
+    A batch holds windows, not pairs: how many pairs it has done is a guess until their links are known.
     """
 
     def __init__(self, progress: Progress, description: str, total: int | None, batch_size: int, done: int = 0):

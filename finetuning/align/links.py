@@ -50,8 +50,8 @@ from crosslingual_zoo.zoo_core.provenance import (
 )
 from crosslingual_zoo.zoo_core.recipes import recipe_differences
 
-Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
-# of what to do after each batch, rows, and the number of the first row
+Form = Callable[[Any, bool], str]  # (alignment, with probabilities) -> its text
+# (what to do after each batch, rows, number of the first row) -> (their text, counts)
 Align = Callable[[Callable[[], None], list[Row], int], tuple[str, Counter[str]]]
 
 STATE_ENDING = ".word-align.json"
@@ -292,8 +292,7 @@ def write_blocks(
     from crosslingual_zoo.modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
 
     block_size = BATCHES_PER_CHUNK * batch_size
-    parts = from_all(lambda: finished_part(output, settings))
-    done, end = parts[0]
+    done, end = from_all(lambda: finished_part(output, settings))[0]
     if total is not None and total < done:
         raise ValueError(f"{output} has the links of {done:,} pairs, and the input has only {total:,}.")
     counts: Counter[str] = Counter()

@@ -212,9 +212,9 @@ def gather(recipe: "Recipe", tables: Tables, warnings: list[str], label_names: l
         },
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
-    texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
-    label = next((name for name in ("labels", "tags") if name in train.column_names), None)
-    warnings = [*warnings, *missing_lines(tables.missing), *repeated_texts(parts, texts, label)]
+    text_columns = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
+    label_column = next((name for name in ("labels", "tags") if name in train.column_names), None)
+    warnings = [*warnings, *missing_lines(tables.missing), *repeated_texts(parts, text_columns, label_column)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     held_out = sum(len(rows) for rows in dev.values())
     if dev and held_out < FEW_ROWS:

@@ -1,4 +1,5 @@
-"""What a task is. `finetuning/run_task.py` calls the methods of a `Task` in the order below.
+"""What a task is. `finetuning/run_task.py` calls the methods of a `Task` in the order below,
+and those that a `TrainedTask` adds between `build` and `score`.
 
 A task reads tables into columns, encodes columns as a model's inputs, and scores predictions. On the way it collects
 facts (`data.protocol`): a dict of what decides whether scores can be compared. A kind that is trained and evaluated by

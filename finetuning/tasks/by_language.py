@@ -30,13 +30,13 @@ from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.processes import main_first
 from crosslingual_zoo.zoo_core.provenance import tokenizer_fingerprint
 
-# What encodes rows, by all that decides the result: `datasets` hashes the arguments of a function for each table, and
-# takes 1 to 2 s for a tokenizer
+# Tasks that encode rows, by a key that has all that decides the result: for each table, `datasets` hashes the arguments
+# of the function that it calls, which takes 1 to 2 s for a tokenizer
 TASKS: dict[str, "LanguageTask"] = {}
 
 R = TypeVar("R", bound=Recipe)
 Windows = list[list[dict[str, Any]]]
-COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # of windows, in facts
+COUNTED = {"cut": "cut_texts", "split": "split_texts", "translation_cut": "cut_translations"}  # fields of windows
 
 
 class LanguageTask(TrainedTask[R]):
@@ -59,23 +59,21 @@ class LanguageTask(TrainedTask[R]):
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
 
-    @staticmethod
-    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
-        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
-        logits = outputs["logits"].flatten(0, -2)
-        return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
-
-    @staticmethod
-    def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The labels as the model takes them."""
-        return {"labels": labels}
-
-    @abstractmethod
-    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
-        """The windows of each row of a batch, of texts or of their translations: inputs, `labels` and `length`.
-
-        Of `cut` and `split` in them, the facts have the sums. `numbers` are those of the rows.
-        """
+    def open(self) -> Start:
+        start = super().open()
+        config = start.config
+        if self.recipe.plug_in and not (hasattr(config, "plug_in") and config.cross_attention):
+            raise ValueError(
+                f"plug_in is true, and {self.recipe.model} ({config.model_type}) does not support it: it has no "
+                "cross-attention, or its code is older than plug-in. Name a VECO encoder, or set plug_in=false."
+            )
+        tokenizer = start.tokenizer
+        # right padding: heads read <s> at the first position, and labels and windows count from the left
+        tokenizer.padding_side = tokenizer.truncation_side = "right"
+        if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
+        return start
 
     def encode(self, data: TaskData) -> TaskData:
         """Rows to windows; the evaluated rows themselves stay, in `as_read`."""
@@ -123,6 +121,13 @@ class LanguageTask(TrainedTask[R]):
         windows = [window for windows in windows_by_row for window in windows]
         return {name: [window[name] for window in windows] for name in windows[0]}
 
+    @abstractmethod
+    def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
+        """The windows of each row of a batch, of texts or of their translations: inputs, `labels` and `length`.
+
+        Of `cut` and `split` in them, the facts have the sums. `numbers` are those of the rows.
+        """
+
     def _add_translation(
         self, windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_labels: bool
     ) -> None:
@@ -142,34 +147,42 @@ class LanguageTask(TrainedTask[R]):
             if has_labels:
                 window[TRANSLATION + "labels"] = other["labels"] if is_new else [IGNORED] * len(other["labels"])
 
-    @abstractmethod
-    def outcome(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
-        """The outcome of a language of `dev` or `evaluation`; the predictions are in the order of its encoded rows."""
-
-    def head(self, data: TaskData) -> dict[str, Any]:
-        """Fields of the configuration that the head needs: by default, number and names of the labels."""
-        names = dict(enumerate(data.label_names))
-        return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
-
-    def open(self) -> Start:
-        start = super().open()
-        config = start.config
-        if self.recipe.plug_in and not (hasattr(config, "plug_in") and config.cross_attention):
-            raise ValueError(
-                f"plug_in is true, and {self.recipe.model} ({config.model_type}) does not support it: it has no "
-                "cross-attention, or its code is older than plug-in. Name a VECO encoder, or set plug_in=false."
-            )
-        tokenizer = start.tokenizer
-        # right padding: heads read <s> at the first position, and labels and windows count from the left
-        tokenizer.padding_side = tokenizer.truncation_side = "right"
-        if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
-            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-            tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
-        return start
-
     def check_run(self, data: TaskData) -> None:
-        # the Trainer reports its errors here, before the run
+        # values that the Trainer refuses are errors here, before the run
         self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
+
+    def arguments(self, seed: int, folder: Path) -> TrainingArguments:
+        """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split evenly."""
+        recipe, training = self.recipe, self.recipe.training
+        parts = training.gradient_accumulation_steps * PartialState().num_processes
+        if training.batch_size % parts:
+            raise ValueError(
+                f"training.batch_size is {training.batch_size}. It must be a multiple of {parts}, the number of "
+                "processes times gradient_accumulation_steps."
+            )
+        strategy = "steps" if recipe.evaluate_every_steps else "epoch"
+        selects = recipe.selection != "last"
+        return training_arguments(
+            TrainingArguments,
+            recipe,
+            seed,
+            folder,
+            per_device_train_batch_size=training.batch_size // parts,
+            per_device_eval_batch_size=recipe.evaluation_batch_size,
+            num_train_epochs=training.epochs,
+            max_steps=training.max_steps or -1,
+            eval_strategy=strategy if selects else "no",
+            save_strategy=strategy,
+            eval_steps=recipe.evaluate_every_steps or None,
+            save_steps=recipe.evaluate_every_steps or 500,
+            save_total_limit=2 if selects else 1,  # the best one and the last one, to resume from
+            load_best_model_at_end=selects,
+            metric_for_best_model="eval_selection" if selects else None,
+            greater_is_better=True if selects else None,
+            label_names=["labels"],  # evaluated rows have no labels of a translation
+            eval_do_concat_batches=False,  # `join` does it at the end
+            remove_unused_columns=False,  # the collator does it: the Trainer does not know the columns of y
+        )
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         setting = self.recipe.setting + (", plug-in" if self.recipe.plug_in else "")
@@ -210,41 +223,24 @@ class LanguageTask(TrainedTask[R]):
         model.fresh_parameters = {"count": count, "names": names, "head": head.note}
         return without_padding(model)
 
-    def arguments(self, seed: int, folder: Path) -> TrainingArguments:
-        """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split evenly."""
-        recipe, training = self.recipe, self.recipe.training
-        parts = training.gradient_accumulation_steps * PartialState().num_processes
-        if training.batch_size % parts:
-            raise ValueError(
-                f"training.batch_size is {training.batch_size}. It must be a multiple of {parts}, the number of "
-                "processes times gradient_accumulation_steps."
-            )
-        strategy = "steps" if recipe.evaluate_every_steps else "epoch"
-        selects = recipe.selection != "last"
-        return training_arguments(
-            TrainingArguments,
-            recipe,
-            seed,
-            folder,
-            per_device_train_batch_size=training.batch_size // parts,
-            per_device_eval_batch_size=recipe.evaluation_batch_size,
-            num_train_epochs=training.epochs,
-            max_steps=training.max_steps or -1,
-            eval_strategy=strategy if selects else "no",
-            save_strategy=strategy,
-            eval_steps=recipe.evaluate_every_steps or None,
-            save_steps=recipe.evaluate_every_steps or 500,
-            save_total_limit=2 if selects else 1,  # the best one and the last one, to resume from
-            load_best_model_at_end=selects,
-            metric_for_best_model="eval_selection" if selects else None,
-            greater_is_better=True if selects else None,
-            label_names=["labels"],  # evaluated rows have no labels of a translation
-            eval_do_concat_batches=False,  # `join` does it at the end
-            remove_unused_columns=False,  # the collator does it: the Trainer does not know the columns of y
-        )
+    def head(self, data: TaskData) -> dict[str, Any]:
+        """Fields of the configuration that the head needs: by default, number and names of the labels."""
+        names = dict(enumerate(data.label_names))
+        return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
 
     def trainer(self, seed: int, model: torch.nn.Module, data: TaskData, checkpoints: Path) -> FineTuningTrainer:
         return FineTuningTrainer(self, model, data, self.arguments(seed, checkpoints))
+
+    @staticmethod
+    def label_fields(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The labels as the model takes them."""
+        return {"labels": labels}
+
+    @staticmethod
+    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
+        logits = outputs["logits"].flatten(0, -2)
+        return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
 
     def describe(self, model: torch.nn.Module, data: TaskData) -> str:
         parts = [f"{data.protocol['training_rows']:,} training rows"]
@@ -267,6 +263,10 @@ class LanguageTask(TrainedTask[R]):
         module, version = self.metric
         facts = {"fresh_parameters": trainer.accelerator.unwrap_model(trainer.model).fresh_parameters}
         return Scored(scores_of(scores), predictions, {"module": module, "version": version}, facts)
+
+    @abstractmethod
+    def outcome(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
+        """The outcome of a language of `dev` or `evaluation`; the predictions are in the order of its encoded rows."""
 
 
 def _encode_batch(batch: dict[str, list], numbers: list[int], key: str, is_train: bool) -> dict[str, list]:

@@ -73,7 +73,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         max_length = self.recipe.max_length
         texts = [batch[name] for name in TEXTS if name in batch]
         encoded = tokenizer(*texts, truncation=True, max_length=max_length)
-        windows = []
+        windows_by_row = []
         for row, label in enumerate(batch["labels"]):
             length = len(encoded["input_ids"][row])
             is_cut = False
@@ -81,23 +81,23 @@ class ClassificationTask(LanguageTask[Recipe]):
                 whole = tokenizer(*(column[row] for column in texts), verbose=False)
                 is_cut = len(whole["input_ids"]) > max_length
             window: dict[str, Any] = {name: values[row] for name, values in encoded.items()}
-            windows.append([window | {"labels": label, "cut": int(is_cut), "length": length}])
-        return windows
+            windows_by_row.append([window | {"labels": label, "cut": int(is_cut), "length": length}])
+        return windows_by_row
 
     def head(self, data: TaskData) -> dict[str, Any]:
         return {**super().head(data), "problem_type": "single_label_classification"}
 
     def outcome(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
-        labels, probabilities = predictions
+        predicted, probabilities = predictions
         gold = np.asarray(getattr(data, part)[language]["labels"][:])
-        accuracy = 100 * float(np.mean(labels == gold))
-        records = _records(data.as_read[language], labels, probabilities, data.label_names)
+        accuracy = 100 * float(np.mean(predicted == gold))
+        records = _records(data.as_read[language], predicted, probabilities, data.label_names)
         return Outcome({"accuracy": accuracy}, records)
 
 
-def _records(rows: Dataset, labels: np.ndarray, probabilities: np.ndarray, names: list[str]) -> Iterator[dict]:
+def _records(rows: Dataset, predicted: np.ndarray, probabilities: np.ndarray, names: list[str]) -> Iterator[dict]:
     """The rows of the predictions file."""
-    for row, label, probability in zip(rows.to_list(), labels, probabilities, strict=True):
+    for row, label, probability in zip(rows.to_list(), predicted, probabilities, strict=True):
         record = {name: row[name] for name in ("row", *TEXTS) if name in row}
         record["gold"] = names[row["labels"]]
         record["prediction"] = names[label]
