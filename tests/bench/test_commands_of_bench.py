@@ -71,7 +71,7 @@ def test_bench_word_alignment(figures, model, tmp_path):
     texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    source, target, gold = (str(tmp_path / name) for name in texts)
+    source, target, gold = [str(tmp_path / name) for name in texts]
     ways = ["word-align, mutual", "plain"]
     flags = ["--rounds", "1", "--model", model, "--text", source, target, "--gold", gold, "--ways", *ways]
     ours, plain = figures("word_alignment", *flags)["scores"]

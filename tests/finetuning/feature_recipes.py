@@ -18,21 +18,30 @@ def sentence(number, extra=""):
     return " ".join(random.Random(number).choices(WORDS, k=6)) + extra
 
 
+def twin(number):
+    """The target sentence of a number; of every third number it is the source sentence but for the last mark."""
+    if number % 3 == 0:
+        return sentence(number, " !")
+    return sentence(number + 500, " !")
+
+
 def write_pools(folder, part, name="test", source=(), target=(), gold=()):
     """A pool's tables: part of 60 sentences a side, of which every third has a twin.
 
     The twin differs in its last mark, so that an untrained model finds many, but not all.
     """
     numbers = range(60)[part]
-    sides = {
+    rows = {
         "source": [{"id": f"s{n}", "text": sentence(n)} for n in numbers] + list(source),
-        "target": [{"id": n, "text": sentence(n if n % 3 == 0 else n + 500, " !")} for n in numbers] + list(target),
+        "target": [{"id": n, "text": twin(n)} for n in numbers] + list(target),
         "gold": [{"s": f"s{n}", "t": n} for n in numbers if n % 3 == 0] + list(gold),
     }
-    paths = {side: {"path": f"{folder / name}-{side}.parquet"} for side in sides}
-    for side, rows in sides.items():
-        Dataset.from_list(rows).to_parquet(paths[side]["path"])
-    return {**paths, "gold": {**paths["gold"], "source_column": "s", "target_column": "t"}}
+    pool = {}
+    for side, rows_of_side in rows.items():
+        pool[side] = {"path": f"{folder / name}-{side}.parquet"}
+        Dataset.from_list(rows_of_side).to_parquet(pool[side]["path"])
+    pool["gold"] |= {"source_column": "s", "target_column": "t"}
+    return pool
 
 
 def mining_of(table):

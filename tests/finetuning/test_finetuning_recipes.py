@@ -99,9 +99,10 @@ def check_trained(recipe):
     for table in [*recipe.train, *recipe.evaluation]:
         path = table.path.removesuffix("/{language}")
         key = f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path
-        (known_columns,) = (set(columns.split()) for columns, keys in COLUMNS.items() if key in keys)
-        texts = [*table.text_columns, table.label_column, *table.translation_columns]
-        assert set(filter(None, [*texts, *table.where, table.language_column])) <= known_columns, table.path
+        [known_columns] = [columns.split() for columns, keys in COLUMNS.items() if key in keys]
+        columns = {*table.text_columns, table.label_column, *table.translation_columns}
+        columns |= {*table.where, table.language_column}
+        assert columns - {None} <= set(known_columns), table.path
     if recipe.task in LANGUAGES and recipe.task != "xnli":
         languages = [language for table in recipe.evaluation for language in table.languages]
         assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]

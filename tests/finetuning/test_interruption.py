@@ -68,18 +68,20 @@ def dropping_topics(topics_recipe, tiny_model, tmp_path):
     return lambda name: [*topics_recipe(tmp_path / name), f"model={model}"]
 
 
-def assert_same_seed(first, second):
-    ours = weights(first / "seed-1")
-    others = weights(second / "seed-1")
-    assert all(torch.equal(ours[name], others[name]) for name in ours)
-    records = [record_of(folder / "seed-1") for folder in (first, second)]
+def evaluations(record):
+    """Step, loss and score of each evaluation."""
+    entries = [entry for entry in record["history"] if "eval_loss" in entry]
+    return [(entry["step"], entry["eval_loss"], entry["eval_selection"]) for entry in entries]
+
+
+def assert_same_seed(run, expected):
+    """Weights, choice and evaluations of seed 1 are equal, bit for bit."""
+    torch.testing.assert_close(weights(run / "seed-1"), weights(expected / "seed-1"), rtol=0, atol=0)
+    record = record_of(run / "seed-1")
+    expected_record = record_of(expected / "seed-1")
     for name in ("scores", "selected_step", "selection_score", "steps"):
-        assert records[0][name] == records[1][name], name
-    evaluated = [
-        [(entry["step"], entry["eval_loss"], entry["eval_selection"]) for entry in history if "eval_loss" in entry]
-        for history in (record["history"] for record in records)
-    ]
-    assert evaluated[0] == evaluated[1]
+        assert record[name] == expected_record[name], name
+    assert evaluations(record) == evaluations(expected_record)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,8 @@ def test_read_words_without_a_label_as_numbers(write, missing):
         assert data.label_names[first] == "O"
         assert second == IGNORED
         assert data.label_names[third] == "B-PER"
-    data = read({"path": write("plain", rows(tags))}, {"path": write("plain", rows(tags))})
+    plain = {"path": write("plain", rows(tags))}
+    data = read(plain, plain)
     assert data.label_names == ["0", "1"]
     assert data.train["tags"][:] == [[0, IGNORED, 1]]
 

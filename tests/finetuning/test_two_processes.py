@@ -29,25 +29,25 @@ def plug_in_recipe(plug_in_veco, tmp_path_factory):
     tables = tmp_path_factory.mktemp("tables")
 
     def recipe(kind, folder):
-        of, paths = KINDS[kind], [str(tables / f"{kind}.{part}.parquet") for part in ("train", "test")]
-        for path in paths:
-            Dataset.from_list(of.rows(9)).to_parquet(path)
-        own = [f"model={plug_in_veco}", f"output_dir={folder}", "seeds=[1]", "max_length=64"]
-        # the gradients of the keys' biases are rounding errors, which Adam makes steps of the learning rate
-        return of.overrides(*paths, *own, "training.batch_size=4", "training.epochs=3", "training.epsilon=1e-4")
+        table = str(tables / f"{kind}.parquet")
+        Dataset.from_list(KINDS[kind].rows(9)).to_parquet(table)
+        # epsilon: the gradients of the keys' biases are rounding errors, which Adam makes steps of the learning rate
+        training = ["training.batch_size=4", "training.epochs=3", "training.epsilon=1e-4"]
+        folders = [f"model={plug_in_veco}", f"output_dir={folder}"]
+        return KINDS[kind].overrides(table, table, *folders, "seeds=[1]", "max_length=64", *training)
 
     return recipe
 
 
 @pytest.fixture(scope="module")
 def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
-    """Folder of a run of each kind, in folders of their names, and what was said."""
+    """Folder of a run of each kind, in folders of their names, and what was printed."""
     folder = tmp_path_factory.mktemp("two")
     pairs = json.loads(retrieval(sample_corpus_dir, folder)[0].removeprefix("pairs="))
     write_json(folder / "retrieval.yaml", {"kind": "retrieval", "task": "t", "output_dir": "unused", "pairs": pairs})
-    tasks = [dict(name=name, recipe="retrieval.yaml") for name in ("fails", "works")]
-    tasks[0]["overrides"] = ["max_length=2"]
-    write_json(folder / "suite.yaml", {"name": "one fails", "tasks": tasks})
+    fails = {"name": "fails", "recipe": "retrieval.yaml", "overrides": ["max_length=2"]}
+    works = {"name": "works", "recipe": "retrieval.yaml"}
+    write_json(folder / "suite.yaml", {"name": "one fails", "tasks": [fails, works]})
     arguments = [
         [*topics_recipe(folder / "busy"), *TOPICS],
         [*topics_recipe(folder / "topics"), *TOPICS],
@@ -61,23 +61,30 @@ def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny
 
 def predictions(folder):
     """The rows of all languages, without probabilities, which differ in their last digits."""
-    files = sorted((folder / "seed-1" / "predictions").iterdir())
-    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [{name: value for name, value in row.items() if name != "probability"} for row in rows]
+    rows = []
+    for file in sorted((folder / "seed-1" / "predictions").iterdir()):
+        rows += map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    for row in rows:
+        row.pop("probability", None)
+    return rows
 
 
-def assert_same_update(one, two):
-    ours, others = weights(one / "seed-1"), weights(two / "seed-1")
-    assert all(torch.allclose(ours[name], others[name], atol=1e-5) for name in ours)
-    return [record_of(folder / "seed-1") for folder in (one, two)]
+def assert_same_update(alone, together):
+    """The weights of two runs are equal but for rounding; returns the records of both."""
+    ours = weights(alone / "seed-1")
+    others = weights(together / "seed-1")
+    torch.testing.assert_close(ours, others, atol=1e-5, rtol=1e-5)
+    return record_of(alone / "seed-1"), record_of(together / "seed-1")
 
 
 def test_run_in_two_processes_trains_as_one(runs, topics, tmp_path):
     main([*topics, *TOPICS])
-    one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
-    assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
+    alone, together = assert_same_update(tmp_path / "out", runs[0] / "topics")
+    assert alone["scores"] == together["scores"]
+    assert alone["steps"] == together["steps"] == 12
     assert predictions(tmp_path / "out") == predictions(runs[0] / "topics")
-    assert [read_results(folder)["processes"] for folder in (tmp_path / "out", runs[0] / "topics")] == [[1], [2]]
+    assert read_results(tmp_path / "out")["processes"] == [1]
+    assert read_results(runs[0] / "topics")["processes"] == [2]
 
 
 def test_run_in_three_processes_accumulated_trains_as_one(runs, topics_recipe, tmp_path):
@@ -91,8 +98,8 @@ def test_run_in_three_processes_accumulated_trains_as_one(runs, topics_recipe, t
 @pytest.mark.parametrize("kind", KINDS)
 def test_run_in_two_processes_trains_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
     main(plug_in_recipe(kind, tmp_path / "one"))
-    one, two = assert_same_update(tmp_path / "one", runs[0] / kind)
-    assert one["scores"] == two["scores"]
+    alone, together = assert_same_update(tmp_path / "one", runs[0] / kind)
+    assert alone["scores"] == together["scores"]
 
 
 def evaluations(record):
@@ -101,21 +108,23 @@ def evaluations(record):
 
 def test_run_in_two_processes_translates_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
-    one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
-    assert one["all_scores"] == two["all_scores"]
+    alone, together = assert_same_update(tmp_path / "out", runs[0] / "captions")
+    assert alone["all_scores"] == together["all_scores"]
     assert predictions(tmp_path / "out") == predictions(runs[0] / "captions")
-    for first, second in zip(evaluations(one), evaluations(two), strict=True):
+    for first, second in zip(evaluations(alone), evaluations(together), strict=True):
         assert first["eval_loss"] == pytest.approx(second["eval_loss"], abs=1e-5)
         assert first["eval_bleu"] == second["eval_bleu"]
 
 
 def test_run_in_two_processes_ends_in_both(runs):
     """Otherwise it would wait forever."""
-    folder, said = runs
-    assert "fails failed" in said and said.count("in use by another run") == 2
-    assert said.count("ended with 2") == 4, said
+    folder, printed = runs
+    assert "fails failed" in printed
+    assert printed.count("in use by another run") == 2
+    assert printed.count("ended with 2") == 4, printed
     (scores,) = json.loads((folder / "suite" / "results.json").read_text(encoding="utf-8"))["scores"].values()
-    assert "works" in scores and "fails" not in scores
+    assert "works" in scores
+    assert "fails" not in scores
     assert read_results(folder / "suite" / "works")["processes"] == [2]
 
 
@@ -147,8 +156,8 @@ torch.save(results, f"{folder}/{PartialState().num_processes}-{PartialState().pr
 def test_processes_divide_texts_and_searches(tiny_model, tmp_path):
     """Every process has the results of one process, to the last bit, also where it has no text or source."""
     for processes in (1, 2, 3):
-        codes, said = run_in(processes, VECTORS_AND_MINED_PAIRS, [str(tiny_model), str(tmp_path)], tmp_path)
-        assert codes == [0] * processes, said
+        codes, printed = run_in(processes, VECTORS_AND_MINED_PAIRS, [str(tiny_model), str(tmp_path)], tmp_path)
+        assert codes == [0] * processes, printed
     expected = torch.load(tmp_path / "1-0.pt")
     for file in ("2-0", "2-1", "3-0", "3-1", "3-2"):
         torch.testing.assert_close(torch.load(tmp_path / f"{file}.pt"), expected, rtol=0, atol=0)

@@ -27,7 +27,7 @@ from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import position_li
 from crosslingual_zoo.modeling.optimal_transport import METHOD_OPTIONS
 from crosslingual_zoo.modeling.word_alignment import WordAligner
 from crosslingual_zoo.zoo_core.recipes import load_recipe
-from tests.finetuning.feature_recipes import FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, write_pools
+from tests.finetuning.feature_recipes import FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, twin, write_pools
 from tests.finetuning.labeled_rows import write_configs
 from tests.finetuning.tasks import main_in, predictions
 
@@ -189,7 +189,7 @@ def mined(feature_recipe, tmp_path):
 def mined_pool(model, numbers, layer):
     """The margin of each pair mined from the sentences of these numbers, and whether the pair is gold."""
     source = vectors(model, [sentence(number) for number in numbers])
-    target = vectors(model, [sentence(number if number % 3 == 0 else number + 500, " !") for number in numbers])
+    target = vectors(model, [twin(number) for number in numbers])
     sources, targets, margins = mine(source[layer], target[layer])
     has_twin = np.array(numbers) % 3 == 0
     return margins, (sources == targets) & has_twin[sources]
