@@ -12,7 +12,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 
@@ -23,6 +22,7 @@ from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.conftest import forget_accelerate
 from tests.pretraining import forked
+from tests.pretraining.run_folders import weights_of
 
 
 class Files:
@@ -41,6 +41,7 @@ class Files:
 
 @pytest.fixture
 def files(tmp_path):
+    """Writes small files into the test's folder."""
     return Files(tmp_path)
 
 
@@ -82,8 +83,10 @@ def held_out_of():
 
 
 def sides_of(texts) -> list[list[list[int]]]:
-    examples = zip(*texts.sides, strict=True)
-    return [[tokens.tolist() for tokens in example] for example in examples]
+    sides = []
+    for side in texts.sides:
+        sides.append([tokens.tolist() for tokens in side])
+    return [list(example) for example in zip(*sides, strict=True)]
 
 
 @pytest.fixture(scope="session")
@@ -140,9 +143,10 @@ def fails(train, capsys):
 @pytest.fixture(scope="session")
 def veco_phases():
     """Settings: cross-attention alone for two steps, with its own losses, then everything, with Adam carried over."""
-    names, sizes = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
+    names = ("ca_mlm_segments", "ca_mlm_pairs")
+    sizes = {"batch_size": 4, "max_length": 48}
     first = {"name": "cross", "steps": 2, "learning_rate": 0.001, "trainable": ["*.crossattention.*"]}
-    first["objectives"] = {name: sizes | {"terms": ["cross"]} for name in names}
+    first["objectives"] = dict.fromkeys(names, sizes | {"terms": ["cross"]})
     second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": dict.fromkeys(names, sizes)}
     return ["model.type=veco", f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
 
@@ -152,9 +156,10 @@ def difference():
     """`difference(folder, other)`: the largest difference between the weights of two folders with a model/."""
 
     def largest(folder: Path, other: Path) -> float:
-        first, second = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
-        assert first.keys() == second.keys()
-        return max((first[key] - second[key]).abs().max().item() for key in first)
+        weights = weights_of(folder)
+        other_weights = weights_of(other)
+        assert weights.keys() == other_weights.keys()
+        return max((weight - other_weights[name]).abs().max().item() for name, weight in weights.items())
 
     return largest
 
@@ -164,10 +169,11 @@ def assert_same_run(difference):
     """`assert_same_run(folder, whole)`: equal weights and events, except times; no temporary files are left."""
 
     def facts_of(folder: Path) -> list[dict]:
-        return [
-            {key: value for key, value in event.items() if "per_second" not in key and key != "memory_gib"}
-            for event in read_events(folder)
-        ]
+        events = read_events(folder)
+        for event in events:
+            for name in [name for name in event if "per_second" in name or name == "memory_gib"]:
+                del event[name]
+        return events
 
     def check(folder: Path, whole: Path) -> None:
         assert difference(folder, whole) == 0
@@ -197,18 +203,22 @@ class Run:
 
     def __init__(self, arguments: list[str], log: Path, fault: str = "", processes: int = 1):
         """Starts it. `fault` is Python code that runs first; several processes get what `accelerate launch` sets."""
-        context, self.log, self.processes = multiprocessing.get_context("forkserver"), log, []
+        self.log = log
+        self.processes = []
+        context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.pretraining.forked"])
         log.write_text("")
         with socket.socket() as server:  # of the system: a run in this process seeds `random`
             server.bind(("127.0.0.1", 0))
             port = str(server.getsockname()[1])
         for rank in map(str, range(processes)):
-            environment = dict(ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank)
-            environment |= dict(LOCAL_RANK=rank, WORLD_SIZE=str(processes))
-            given = (list(arguments), environment if processes > 1 else {}, str(log), fault)
-            self.processes.append(context.Process(target=forked.start, args=given))
-            self.processes[-1].start()
+            environment = {}
+            if processes > 1:
+                environment |= dict(ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                environment |= dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=str(processes))
+            process = context.Process(target=forked.start, args=(arguments, environment, str(log), fault))
+            process.start()
+            self.processes.append(process)
         self.pids = [process.pid for process in self.processes]
 
     def printed(self) -> str:
@@ -235,14 +245,15 @@ def started(recipe_file, tmp_path):
     runs = []
 
     def start(*arguments: str, **how) -> Run:
-        given = ["--config", recipe_file, f"output_dir={tmp_path / 'run'}", *arguments]
-        runs.append(Run(list(map(str, given)), tmp_path / "log.txt", **how))
+        command = ["--config", str(recipe_file), f"output_dir={tmp_path / 'run'}", *arguments]
+        runs.append(Run(command, tmp_path / "log.txt", **how))
         return runs[-1]
 
     yield start
-    for process in (process for of in runs for process in of.processes):
-        process.kill()
-        process.join()
+    for run_ in runs:
+        for process in run_.processes:
+            process.kill()
+            process.join()
 
 
 @pytest.fixture
@@ -273,7 +284,8 @@ def whole(recipe_file, tmp_path_factory):
 @pytest.fixture(scope="session")
 def teacher_dir(tmp_path_factory, sample_corpus_dir):
     """Folder of a random English BERT with its own lower-case WordPiece tokenizer."""
-    folder, wordpiece = tmp_path_factory.mktemp("teacher"), BertWordPieceTokenizer(lowercase=True)
+    folder = tmp_path_factory.mktemp("teacher")
+    wordpiece = BertWordPieceTokenizer(lowercase=True)
     texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]
     wordpiece.train_from_iterator(texts, vocab_size=600, show_progress=False)
     tokenizer = BertTokenizer(vocab=wordpiece.get_vocab())
@@ -292,14 +304,14 @@ def tokenizer_of():
 
     def make(kind: str, subwords: list[str], **specials: str | None):
         if kind == "wordpiece":
-            listed = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *subwords]
-        else:
-            listed = ["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"]
-        vocabulary = {subword: number for number, subword in enumerate(listed)}
-        if kind == "wordpiece":
-            return BertTokenizer(vocab=vocabulary, do_lower_case=False, **specials)
+            bert_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *subwords]
+            return BertTokenizer(vocab=numbered(bert_tokens), do_lower_case=False, **specials)
+        vocabulary = numbered(["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"])
         if kind == "unigram":
             return XLMRobertaTokenizer(vocab=[(subword, -float(number)) for subword, number in vocabulary.items()])
         return RobertaTokenizer(vocab=vocabulary, merges=[])
+
+    def numbered(tokens: list[str]) -> dict[str, int]:
+        return {token: number for number, token in enumerate(tokens)}
 
     return make

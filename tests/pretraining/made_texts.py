@@ -19,7 +19,8 @@ class Example(NamedTuple):
 
 def texts_of(examples: Sequence[Example]) -> Texts:
     """Collects examples that have the same number of sides."""
-    sides = [list(side) for side in zip(*(example.sides for example in examples), strict=True)]
+    sides_of_examples = [example.sides for example in examples]
+    sides = [list(side) for side in zip(*sides_of_examples, strict=True)]
     ids = np.array([example.number for example in examples], dtype=np.int64)
     epochs = np.array([example.epoch for example in examples], dtype=np.int64)
     return Texts(sides, [example.name for example in examples], ids, epochs)

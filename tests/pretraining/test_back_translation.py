@@ -1,14 +1,12 @@
 """CAMLM and BTMLM from recipe to checkpoint: masks of rows, languages of pseudo tokens, and both stages."""
 
 import json
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from crosslingual_zoo.pretraining.data.batches import held_out_batches, load_corpora, phase_collators
@@ -22,6 +20,7 @@ from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.pretraining.made_texts import Example, texts_of
+from tests.pretraining.run_folders import losses_of, weights_of
 
 CORPORA = [
     SimpleNamespace(name="en", languages=["en"], size=100, kind="monolingual"),
@@ -191,16 +190,14 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
     train(*TWO_STAGES)
     run = tmp_path / "run"
     events = read_events(run)
-    losses = [" ".join(event) for event in events if "loss" in event]
-    objectives = [set(re.findall(r"\bloss/(\w+)", names)) for names in losses]
+    objectives = [losses_of(event) for event in events if "loss" in event]
     assert objectives == [{"mlm", "tlm", "camlm"}] * 2 + [{"mlm", "btmlm"}] * 2
     first, second = [event for event in events if "held_out/mlm/en" in event]
     assert "held_out/camlm/en-de" in first
     assert "held_out/btmlm/zh" in second
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "de", "zh"]
-    weights = load_file(run / "model" / "model.safetensors")
-    assert weights["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
+    assert weights_of(run)["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
 
     recipe = load_recipe(Recipe, str(recipe_file), TWO_STAGES)
     corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from crosslingual_zoo.pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from crosslingual_zoo.pretraining.tracking import read_events
+from tests.pretraining.run_folders import weights_of
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +126,7 @@ batches.MaskedExamples.__getitem__ = gone
 
 @pytest.fixture
 def folder(tmp_path):
+    """The folder of the test's run."""
     return tmp_path / "run"
 
 
@@ -145,32 +147,50 @@ def resume(folder):
 
 def test_run_killed_at_files(started, finished, goes_on, folder, tmp_path):
     """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
-    recorded, log = tmp_path / "recorded" / "run", tmp_path / "files.jsonl"
+    recorded = tmp_path / "recorded" / "run"
+    log = tmp_path / "files.jsonl"
     record = FILE_EVENTS.format(folder=str(recorded)) + RECORD.format(log=str(log))
     finished(*SETTINGS, f"output_dir={recorded}", fault=record)
-    chance, events = random.Random(0), [json.loads(line) for line in log.read_text().splitlines()]
-
-    def first(name):
-        return next(place for place, event in enumerate(events) if name in " ".join(event))
-
-    kills, kept = [("", chance.randint(1, first(".step-2.tmp")), None)], None
-    for step, following in ((2, ".step-4.tmp"), (4, ".step-6.tmp"), (6, ".model.tmp")):
-        begin, final = f".step-{step}.tmp", f"/checkpoints/step-{step}"
-        start, renamed, end = first(begin), first(final), first(following)
-        # an event comes before the action: at the event of the renaming, the final name does not exist yet
-        kills.append((begin, chance.randint(1, renamed - start + 1), kept))
-        kept = f"step-{step}"
-        kills.append((final, 2 if step == 4 else chance.randint(2, end - renamed), kept))  # 2: at once
-    published = next(n for n, event in enumerate(events) if event[0] == "os.rename" and event[2].endswith("/run/model"))
-    kills += [(".model.tmp", chance.randint(1, published - first(".model.tmp") + 1), kept) for _ in range(2)]
-    for begin, at, kept in kills:
-        fault = FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
+    for kill in random_kills([json.loads(line) for line in log.read_text().splitlines()]):
+        fault = FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=kill.begin, at=kill.at)
         run = started(*SETTINGS, *resume(folder), fault=fault)
-        assert run.wait() == -signal.SIGKILL, (begin, at, run.printed()[-3000:])
-        newest = newest_checkpoint(folder)
-        assert (newest and newest.name) == kept, (begin, at)
+        assert run.wait() == -signal.SIGKILL, (kill, run.printed()[-3000:])
+        assert checkpoints_of(folder)[-1:] == [folder / "checkpoints" / name for name in kill.newest], kill
         assert not (folder / "model").exists()
     goes_on()
+
+
+class Kill(NamedTuple):
+    """A kill at the `at`-th change of a file from the first one on whose names have `begin`."""
+
+    begin: str
+    at: int
+    newest: list[str]  # the checkpoint that the run must have then, if any
+
+
+def random_kills(events: list[list[str]]) -> list[Kill]:
+    """Kills in the order of a run whose changes of files these are."""
+    chance = random.Random(0)
+
+    def first(name):
+        return next(number for number, event in enumerate(events) if name in " ".join(event))
+
+    kills = [Kill("", chance.randint(1, first(".step-2.tmp")), [])]
+    newest = []
+    for step, following in ((2, ".step-4.tmp"), (4, ".step-6.tmp"), (6, ".model.tmp")):
+        begin = f".step-{step}.tmp"
+        final = f"/checkpoints/step-{step}"
+        renamed = first(final)
+        # an event comes before the action: at the event of the renaming, the final name does not exist yet
+        kills.append(Kill(begin, chance.randint(1, renamed - first(begin) + 1), newest))
+        newest = [f"step-{step}"]
+        at = 2 if step == 4 else chance.randint(2, first(following) - renamed)  # 2: at once
+        kills.append(Kill(final, at, newest))
+    renames = [number for number, event in enumerate(events) if event[0] == "os.rename"]
+    published = next(number for number in renames if events[number][2].endswith("/run/model"))
+    for _ in range(2):
+        kills.append(Kill(".model.tmp", chance.randint(1, published - first(".model.tmp") + 1), newest))
+    return kills
 
 
 def children_of(pid):
@@ -178,7 +198,12 @@ def children_of(pid):
 
 
 def is_at(target):
+    """Whether what a run has printed names this step or a later one."""
     return lambda text: any(int(step) >= target for step in re.findall(r"step (\d+)/", text))
+
+
+def last_session(folder) -> dict:
+    return json.loads((folder / "run.json").read_text())["sessions"][-1]
 
 
 @pytest.mark.parametrize("number, workers", [(signal.SIGTERM, 2), (signal.SIGINT, 0)])
@@ -194,8 +219,9 @@ def test_run_signaled_at_a_random_moment(started, goes_on, folder, number, worke
             os.kill(pid, number)
     assert run.wait() == 128 + number, run.printed()[-3000:]
     assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
-    session = json.loads((folder / "run.json").read_text())["sessions"][-1]
-    assert session["stopped_by"] == number.name and session["stopped_at"] >= target
+    session = last_session(folder)
+    assert session["stopped_by"] == number.name
+    assert session["stopped_at"] >= target
     assert newest_checkpoint(folder).name == f"step-{session['stopped_at']}"
     assert not (folder / ".zoo-run.lock").exists()
     goes_on()
@@ -218,12 +244,13 @@ def test_run_stops_at_once_after_a_second_signal(started, folder):
 
 
 def check_stopped_and_go_on(folder, target, finished, reference, difference):
-    step = json.loads((folder / "run.json").read_text())["sessions"][-1]["stopped_at"]
-    assert newest_checkpoint(folder).name == f"step-{step}" and step >= target
+    step = last_session(folder)["stopped_at"]
+    assert step >= target
+    assert newest_checkpoint(folder).name == f"step-{step}"
     finished(*WITHOUT_DROPOUT, "--resume")  # in one process: dropout is off
     assert difference(folder, reference) < 1e-5
-    steps = [[event["step"] for event in read_events(path)] for path in (folder, reference)]
-    assert steps[0] == steps[1]
+    expected = [event["step"] for event in read_events(reference)]
+    assert [event["step"] for event in read_events(folder)] == expected
 
 
 def test_run_of_two_processes_of_which_one_is_signaled(started, finished, whole, difference, folder, tmp_path):
@@ -237,7 +264,9 @@ def test_run_of_two_processes_of_which_one_is_signaled(started, finished, whole,
 
 def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
     """Runs the command of the documentation, with two processes on a CPU."""
-    driver, log, root = tmp_path / "driver.py", tmp_path / "launched.txt", str(pytestconfig.rootpath)
+    driver = tmp_path / "driver.py"
+    log = tmp_path / "launched.txt"
+    root = str(pytestconfig.rootpath)
     fault = HOLD.format(gate=str(tmp_path / "gate"))
     driver.write_text(f"import sys\nfrom crosslingual_zoo.pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
     config = "--config_file pretraining/accelerate/ddp.yaml --num_processes 2 --main_process_port 0"
@@ -258,19 +287,34 @@ def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file
     check_stopped_and_go_on(folder, 1, finished, whole(*WITHOUT_DROPOUT), difference)
 
 
-@pytest.mark.parametrize("loss, more", [(True, ["precision=bf16", "gradient_accumulation_steps=2"]), (False, [])])
-def test_run_with_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
-    """The step is named, and the run can be resumed from the checkpoint before."""
-    accumulation = len(more) or 1
-    for step, at, saved in ((4, 4, 2), (5, 3, 4))[: 1 + loss]:  # the second time in a resumed run
-        fault = POISON.format(at=at * accumulation, loss=loss)
-        run = started(*SETTINGS, *more, *resume(folder), fault=fault)
+@pytest.fixture
+def assert_stops_at_poison(started, folder):
+    """`assert_stops_at_poison(*settings, at, loss, step, saved)`: the run names the step, and keeps a good checkpoint
+    of the step `saved`."""
+
+    def check(*settings, at, loss, step, saved):
+        run = started(*SETTINGS, *settings, *resume(folder), fault=POISON.format(at=at, loss=loss))
         assert run.wait() == 2
-        printed, kept = run.printed(), newest_checkpoint(folder)
-        assert kept.name == f"step-{saved}" and "Traceback" not in printed
-        assert f"at step {step} " in " ".join(printed.split())
-        assert all(torch.isfinite(weight).all() for weight in load_file(kept / "model" / "model.safetensors").values())
-    goes_on(*more)
+        assert "Traceback" not in run.printed()
+        assert f"at step {step} " in " ".join(run.printed().split())
+        checkpoint = newest_checkpoint(folder)
+        assert checkpoint.name == f"step-{saved}"
+        for weight in weights_of(checkpoint).values():
+            assert torch.isfinite(weight).all()
+
+    return check
+
+
+def test_run_with_a_loss_that_is_not_finite(assert_stops_at_poison, goes_on):
+    settings = ["precision=bf16", "gradient_accumulation_steps=2"]
+    assert_stops_at_poison(*settings, at=8, loss=True, step=4, saved=2)
+    assert_stops_at_poison(*settings, at=6, loss=True, step=5, saved=4)  # the third step of the resumed run
+    goes_on(*settings)
+
+
+def test_run_with_a_gradient_that_is_not_finite(assert_stops_at_poison, goes_on):
+    assert_stops_at_poison(at=4, loss=False, step=4, saved=2)
+    goes_on()
 
 
 def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, folder):
@@ -283,18 +327,18 @@ def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started
 def test_run_ends_with_its_workers_at_an_unexpected_error(started):
     """Its traceback keeps the loader alive, so that Python would wait forever for the workers."""
     run = started(*SETTINGS, "num_workers=2", fault=UNEXPECTED, processes=2)
-    assert run.wait() > 0 and "out of memory" in run.printed()
+    assert run.wait() > 0
+    assert "out of memory" in run.printed()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_run_stops_resumably_at_data_that_cannot_be_read(started, goes_on, folder, workers):
+# of two workers each makes every other batch: their second ones are 3 and 4
+@pytest.mark.parametrize("workers, step", [(0, 1), (2, 2)])
+def test_run_stops_resumably_at_data_that_cannot_be_read(started, goes_on, folder, workers, step):
     run = started(*SETTINGS, f"num_workers={workers}", fault=GONE.format(at=2))
-    # of two workers each makes every other batch: their second ones are 3 and 4
-    step = 2 if workers else 1
     assert run.wait() == 2
-    assert "gone" in run.printed() and "Traceback" not in run.printed(), run.printed()[-3000:]
-    kept = newest_checkpoint(folder)
-    assert kept.name == f"step-{step}"
+    assert "gone" in run.printed(), run.printed()[-3000:]
+    assert "Traceback" not in run.printed(), run.printed()[-3000:]
+    assert newest_checkpoint(folder).name == f"step-{step}"
     goes_on()
 
 

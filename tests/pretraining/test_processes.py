@@ -9,6 +9,7 @@ import torch
 
 from crosslingual_zoo.pretraining.checkpoints import newest_checkpoint
 from crosslingual_zoo.pretraining.tracking import read_events
+from tests.pretraining.run_folders import adam_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,21 +40,20 @@ OBJECTIVES = {
 def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, difference, teacher_dir, tmp_path):
     common = ["phases.0.steps=2", "optimizer.max_grad_norm=0.5", "evaluation={held_out_fraction: 0.1, max_examples: 9}"]
     settings = [override.replace("TEACHER", str(teacher_dir)) for override in common + OBJECTIVES[name]]
-    one = whole(*settings)
+    alone = whole(*settings)
     if name == "few masks":
-        assert {0, 1} <= {event.get("predictions") for event in read_events(one)}
-    finished(*settings, f"output_dir={tmp_path / 'two'}", processes=2)
-    finished(*settings, f"output_dir={tmp_path / 'four'}", "gradient_accumulation_steps=2", processes=2)
-    for two in (tmp_path / "two", tmp_path / "four"):
-        assert difference(one, two) < 1e-5
-        for ours, theirs in zip(read_events(one), read_events(two), strict=True):
-            assert ours.keys() == theirs.keys()
-            for key in ours:
-                if key.startswith(("loss", "held_out")) or key in ("grad_norm", "predictions"):
+        assert {0, 1} <= {event.get("predictions") for event in read_events(alone)}
+    finished(*settings, f"output_dir={tmp_path / 'divided'}", processes=2)
+    finished(*settings, f"output_dir={tmp_path / 'accumulated'}", "gradient_accumulation_steps=2", processes=2)
+    for run in (tmp_path / "divided", tmp_path / "accumulated"):
+        assert difference(alone, run) < 1e-5
+        for event, expected in zip(read_events(run), read_events(alone), strict=True):
+            assert event.keys() == expected.keys()
+            for figure, value in expected.items():
+                if figure.startswith(("loss", "held_out")) or figure in ("grad_norm", "predictions"):
                     # the norm of no gradient is None
-                    value = ours[key] and pytest.approx(ours[key], rel=1e-4, abs=1e-4)
-                    assert theirs[key] == value, key
-        assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
+                    assert event[figure] == (value and pytest.approx(value, rel=1e-4, abs=1e-4)), figure
+        assert json.loads((run / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
 def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, tmp_path):
@@ -63,29 +63,33 @@ def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, 
     cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
     finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", processes=2)
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
-    states = (newest_checkpoint(tmp_path / "whole") / f"random_states_{rank}.pkl" for rank in (0, 1))
-    generators = [torch.load(state, weights_only=False)["torch_manual_seed"] for state in states]
-    seeds = [torch.Generator().set_state(state).initial_seed() for state in generators]
-    assert seeds[0] != seeds[1]  # the processes drop other units
+    checkpoint = newest_checkpoint(tmp_path / "whole")
+    seeds = set()
+    for rank in (0, 1):
+        states = torch.load(checkpoint / f"random_states_{rank}.pkl", weights_only=False)
+        seeds.add(torch.Generator().set_state(states["torch_manual_seed"]).initial_seed())
+    assert len(seeds) == 2  # the processes drop other units
 
 
 def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finished, difference, cut_back, tmp_path):
     """VECO's two phases, Adam's moments carried over. Checkpoints are resumed by the other kind of run."""
     settings = [*veco_phases, "model.gradient_checkpointing=true", "gradient_accumulation_steps=2"]
-    finished(*settings, f"output_dir={tmp_path / 'whole'}")
-    finished(*settings, f"output_dir={tmp_path / 'two'}", processes=2)
+    whole = tmp_path / "whole"
+    divided = tmp_path / "divided"
+    finished(*settings, f"output_dir={whole}")
+    finished(*settings, f"output_dir={divided}", processes=2)
     for step in (1, 2, 3, 4):
-        checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "two")]
-        assert difference(*checkpoints) < 1e-5
-        whole, theirs = (torch.load(folder / "optimizer.bin", weights_only=True) for folder in checkpoints)
-        assert whole["param_groups"] == theirs["param_groups"]
-        torch.testing.assert_close(theirs["state"], whole["state"], atol=1e-5, rtol=1e-5)
+        assert difference(whole / "checkpoints" / f"step-{step}", divided / "checkpoints" / f"step-{step}") < 1e-5
+        adam = adam_of(divided, step)
+        expected = adam_of(whole, step)
+        assert adam["param_groups"] == expected["param_groups"]
+        torch.testing.assert_close(adam["state"], expected["state"], atol=1e-5, rtol=1e-5)
     # in the first phase, and in the second
-    for start, processes, step in (("two", 1, 1), ("whole", 2, 3)):
-        folder = cut_back(tmp_path / start, step, tmp_path / f"resumed-{start}")
-        finished(*settings, f"output_dir={folder}", "--resume", processes=processes)
-        assert newest_checkpoint(folder).name == "step-4"
-        assert difference(folder, tmp_path / "whole") < 1e-5
+    for run, processes, step in ((divided, 1, 1), (whole, 2, 3)):
+        resumed = cut_back(run, step, tmp_path / f"resumed-{run.name}")
+        finished(*settings, f"output_dir={resumed}", "--resume", processes=processes)
+        assert newest_checkpoint(resumed).name == "step-4"
+        assert difference(resumed, whole) < 1e-5
 
 
 def test_run_refuses_other_ways_to_divide_the_work(fails, monkeypatch):

@@ -22,8 +22,8 @@ def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, 
     assert names <= set(tracked.Tags()["scalars"])
     for name in tracked.Tags()["scalars"]:
         expected = {event["step"]: event[name] for event in events if event.get(name) is not None}
-        found = {scalar.step: scalar.value for scalar in tracked.Scalars(name)}
-        assert found == pytest.approx(expected, rel=1e-6)
+        scalars = {scalar.step: scalar.value for scalar in tracked.Scalars(name)}
+        assert scalars == pytest.approx(expected, rel=1e-6)
 
     model = {path.name: path.read_bytes() for path in (written / "model").iterdir()}
     files = hub.files("owner/model")

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from crosslingual_zoo.pretraining import training
@@ -17,6 +16,7 @@ from crosslingual_zoo.pretraining.start.initialization import Start
 from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
 from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.pretraining.run_folders import adam_of, changed_weights, losses_of, weights_of
 
 
 def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
@@ -53,11 +53,6 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
 
 def norm_of(tensors) -> float:
     return torch.nn.utils.get_total_norm(tensors).item()
-
-
-def adam_of(run, step) -> dict:
-    """The optimizer's state in a checkpoint."""
-    return torch.load(run / "checkpoints" / f"step-{step}" / "optimizer.bin", weights_only=True)
 
 
 def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(train, difference, files, tmp_path):
@@ -157,18 +152,6 @@ def test_run_of_veco_s_two_phases(train, veco_phases, difference, cut_back, tmp_
         assert difference(resumed, run) == 0
 
 
-def changed_weights(folder, later) -> set[str]:
-    """The names of the weights that differ in the models of two folders."""
-    weights = load_file(folder / "model" / "model.safetensors")
-    later_weights = load_file(later / "model" / "model.safetensors")
-    return {name for name, weight in weights.items() if not torch.equal(weight, later_weights[name])}
-
-
-def losses_of(event) -> set[str]:
-    """The objectives, or their terms, of which an event has losses."""
-    return {name.split("/")[1] for name in event if name.startswith("loss/")}
-
-
 def test_run_carries_an_optimizer(train, tmp_path):
     """Both second phases begin with the same weights and the same gradient g: Adam's moments are b m + (1 - b) g if the
     moments m are carried, and (1 - b) g if they are fresh."""
@@ -206,8 +189,7 @@ def test_run_in_bfloat16_and_with_gradient_checkpointing(train, difference, tmp_
     train(f"output_dir={tmp_path / 'bf16'}", "precision=bf16")
     assert difference(tmp_path / "fp32", tmp_path / "checkpointed") < 1e-6
     assert 0 < difference(tmp_path / "fp32", tmp_path / "bf16") < 0.01
-    rounded = load_file(tmp_path / "bf16" / "model" / "model.safetensors")
-    assert all(tensor.dtype == torch.float32 for tensor in rounded.values())
+    assert {tensor.dtype for tensor in weights_of(tmp_path / "bf16").values()} == {torch.float32}
     loss = read_events(tmp_path / "fp32")[0]["loss"]
     assert read_events(tmp_path / "bf16")[0]["loss"] == pytest.approx(loss, rel=0.01)
 

@@ -30,21 +30,22 @@ def test_run_refuses_folders(train, fails, recipe_file):
 
 
 def test_open_run_folder_resumes_before_a_run_has_begun(tmp_path):
-    missing, empty, begun = tmp_path / "missing", tmp_path / "empty", tmp_path / "begun"
-    empty.mkdir()
-    begun.mkdir()
-    (begun / ".recipe.yaml.71.tmp").touch()  # of a run that was killed while it wrote its first file
-    for folder in (missing, empty, begun):
-        recipe = Recipe(output_dir=str(folder))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".recipe.yaml.71.tmp").touch()  # of a run that was killed while it wrote its first file
+    for name in ("missing", "empty", "begun"):
+        recipe = Recipe(output_dir=str(tmp_path / name))
         assert open_run_folder(recipe, resume=True) == (recipe, None)
 
 
 @pytest.mark.parametrize("name", [".git", ".mine.tmp", ".recipe.yaml.swp", "thesis.txt", "model"])
 def test_open_run_folder_refuses_a_folder_that_holds_anything(tmp_path, name):
     (tmp_path / name).mkdir()
-    for resume, named in ((False, re.escape(name)), (True, "recipe.yaml")):
-        with pytest.raises(ValueError, match=named):
-            open_run_folder(Recipe(output_dir=str(tmp_path)), resume=resume)
+    recipe = Recipe(output_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape(name)):
+        open_run_folder(recipe, resume=False)
+    with pytest.raises(ValueError, match="recipe.yaml"):
+        open_run_folder(recipe, resume=True)
     assert os.listdir(tmp_path) == [name]
 
 
@@ -59,14 +60,15 @@ def test_open_run_folder_resumes_with_another_mirror_of_the_hub(recipe_file, tmp
 
 
 def test_start_run_folder_removes_leftovers_by_their_own_names(tmp_path):
-    own = [".recipe.yaml.71.tmp", ".model.tmp/a", "checkpoints/.step-4.tmp/a", "checkpoints/.step-2.old.tmp/a"]
+    leftovers = [".recipe.yaml.71.tmp", ".model.tmp/a", "checkpoints/.step-4.tmp/a", "checkpoints/.step-2.old.tmp/a"]
     others = [".mine.tmp/a", ".recipe.yaml.tmp/a", "checkpoints/.step-4.bak.tmp/a", ".git/a"]
-    for path in (tmp_path / name for name in (*own, *others)):
+    for name in leftovers + others:
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     start_run_folder(Recipe(output_dir=str(tmp_path)))
-    assert not any((tmp_path / name).exists() for name in own)
-    assert all((tmp_path / name).exists() for name in others)
+    assert [name for name in leftovers if (tmp_path / name).exists()] == []
+    assert [name for name in others if (tmp_path / name).exists()] == others
 
 
 class Killed(BaseException):
@@ -99,7 +101,8 @@ def killed_at():
 
 def test_publish_model_is_whole_or_missing_wherever_it_is_killed(killed_at, tmp_path):
     files = {"config.json": b"{}", "model.safetensors": b"weights" * 1000, "tokenizer.json": b"[]"}
-    checkpoint, model = tmp_path / "checkpoints" / "step-3", tmp_path / "model"
+    checkpoint = tmp_path / "checkpoints" / "step-3"
+    model = tmp_path / "model"
     (checkpoint / "model").mkdir(parents=True)
     for name, content in files.items():
         (checkpoint / "model" / name).write_bytes(content)
@@ -115,10 +118,12 @@ def test_publish_model_is_whole_or_missing_wherever_it_is_killed(killed_at, tmp_
 
 MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"
 CARRIED = f"phases=[{{name: a, {MLM}}}, {{name: b, optimizer: carried, {MLM}}}]"
-DWA, KD = "phases.0.objectives.dwa={}", "phases.0.objectives.kd={}"
-BOTH = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch_size: 4, max_length: 48}}"
-ERNIE_M = ["model.type=ernie_m", BOTH]
-METAXLM, TAUGHT = "model.type=metaxlm", ["model.type=metaxlm", KD, "teacher={path: TEACHER, language: en}"]
+DWA = "phases.0.objectives.dwa={}"
+KD = "phases.0.objectives.kd={}"
+MLM_AND_BTMLM = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch_size: 4, max_length: 48}}"
+ERNIE_M = ["model.type=ernie_m", MLM_AND_BTMLM]
+METAXLM = "model.type=metaxlm"
+TAUGHT = [METAXLM, KD, "teacher={path: TEACHER, language: en}"]
 REFUSED = [  # (overrides, what is named)
     (["phases.0.optimizer=carried"], "phases.0.optimizer"),
     ([CARRIED], "phases.1.learning_rate"),
@@ -157,12 +162,10 @@ def test_start_from_continues_a_run_and_refuses_another_tokenizer(train, fails, 
     train()
     start = f"model.start_from={tmp_path / 'run' / 'model'}"
     train_tokenizer((f"word {number}" for number in range(200)), tmp_path / "small", 40)
-    assert "vocab_size" in fails(
-        start, f"tokenizer={tmp_path / 'small'}", "model.config={}", f"output_dir={tmp_path / 'no'}"
-    )
+    refused = [f"tokenizer={tmp_path / 'small'}", f"output_dir={tmp_path / 'no'}"]
+    assert "vocab_size" in fails(start, "model.config={}", *refused)
     train(start, "model.config={}", f"output_dir={tmp_path / 'continued'}")
-    first, continued = (read_events(tmp_path / name)[0]["loss"] for name in ("run", "continued"))
-    assert continued < first
+    assert read_events(tmp_path / "continued")[0]["loss"] < read_events(tmp_path / "run")[0]["loss"]
 
 
 @pytest.mark.slow
@@ -221,13 +224,13 @@ def test_run_refuses_to_resume_with_what_has_changed_at_the_same_path(
     run = shutil.copytree(tmp_path / "run", tmp_path / "stopped")
     shutil.rmtree(run / "model")
     shutil.rmtree(checkpoints_of(run)[-1])
-    files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    kept = shutil.copytree(folder, tmp_path / "kept")
+    times = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    original = shutil.copytree(folder, tmp_path / "original")
     change(folder)
     message = " ".join(fails(*settings, f"output_dir={run}", "--resume").split())
     assert re.findall(r"the tokenizer|the teacher|corpus \w+", message) == [named]
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == files
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == times
     shutil.rmtree(folder)
-    shutil.copytree(kept, folder)
+    shutil.copytree(original, folder)
     train(*settings, f"output_dir={run}", "--resume")
     assert_same_run(run, tmp_path / "run")
