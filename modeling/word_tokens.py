@@ -190,10 +190,11 @@ class InputFormat(NamedTuple):
         lengths = [len(row) for row in rows]
         longest = max(lengths)
         padded_rows = [row + [padding_id] * (longest - len(row)) for row in rows]
-        is_real_BT = torch.arange(longest, device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
+        length_B1 = torch.tensor(lengths, device=device)[:, None]
+        is_real_BT = torch.arange(longest, device=device) < length_B1
         return {
             "input_ids": torch.tensor(padded_rows, device=device),
-            "attention_mask": is_real_BT.long().to(device),
+            "attention_mask": is_real_BT.long(),
         }
 
 
