@@ -17,9 +17,9 @@ from crosslingual_zoo.finetuning.runs import main, run_all
 from crosslingual_zoo.finetuning.seed import Diverged
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.zoo_core.processes import Stopped
-from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
-from tests.finetuning.tasks import Killed, record_of, run_in
+from tests.finetuning.tasks import Killed, run_in
 
 FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_examples=9", "seeds=[1]", "selection=last")
 
@@ -128,7 +128,8 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
     assert steps[8:10] == [(1e-2, 3), (1e-2, 2)]  # from the checkpoint, and no point before
     out = tmp_path / "out"
     results = read_results(out)
-    scores = [record_of(out / "sweep" / name / "seed-1")["selection_score"] for name in NAMES]
+    records = [read_json(out / "sweep" / name / "seed-1" / "scores.json") for name in NAMES]
+    scores = [record["selection_score"] for record in records]
     rate = (1e-3, 1e-2)[scores.index(max(scores))]
     # the points' evaluated rows were not predicted; the best point's were, once a seed
     assert predicted == [rate] * 2
@@ -318,7 +319,7 @@ def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_mo
     step = FineTuningTrainer.training_step
 
     def fails_for_german(self, *args, **kwargs):
-        if self.recipe.source_language == "de":
+        if self.task.recipe.source_language == "de":
             raise RuntimeError("CUDA out of memory")
         return step(self, *args, **kwargs)
 
