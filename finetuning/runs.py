@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
     options = read_options(argv)
     command = ["crosslingual_zoo.finetuning.runs", *(sys.argv[1:] if argv is None else argv)]
     with stop_signals(SAME_COMMAND), user_errors():
-        points = list(points_of(options))
+        points = list(product_of(options))
         recipes = {}
         for point in points:
             name = Path(point.recipe.output_dir).relative_to(options.output).as_posix()
@@ -200,7 +200,7 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_intermixed_args(argv)
 
 
-def points_of(options: argparse.Namespace) -> Iterator[Point]:
+def product_of(options: argparse.Namespace) -> Iterator[Point]:
     """The runs of the command: each model with each combination of values. Raises ValueError for a recipe that does
     not fit."""
     recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])]

@@ -84,7 +84,7 @@ def test_pages_each_command_parses(command, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stops(argparse.ArgumentParser.parse_args))
     monkeypatch.setattr(command_line, "load_recipe", stops(command_line.load_recipe))
     monkeypatch.setattr(suite, "read_recipes", stops(suite.read_recipes))
-    monkeypatch.setattr(runs, "points_of", stops(runs.points_of))
+    monkeypatch.setattr(runs, "product_of", stops(runs.product_of))
     with pytest.raises(Parsed):
         main(arguments)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crosslingual_zoo.finetuning.published import find, languages_of, look_up
-from crosslingual_zoo.finetuning.runs import points_of
+from crosslingual_zoo.finetuning.sweep import points_of
 from crosslingual_zoo.finetuning.tasks.question_answering.task import N_BEST
 from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of, task_of
 from crosslingual_zoo.finetuning.tasks.vectors.base import reported_layer
