@@ -190,7 +190,7 @@ def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
 
 
 class Jobs:
-    """The jobs of some claims by name. A job is behind those that it needs."""
+    """The jobs of some claims by name. A job comes after the jobs that it needs."""
 
     def __init__(self, plan: Plan, output: Path):
         self.plan = plan

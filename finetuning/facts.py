@@ -26,7 +26,7 @@ def shown_facts(results: Results) -> dict[str, Any]:
 
 
 def lines_of(facts: dict[str, Any]) -> list[str]:
-    """One fact a line, `title: text`, without those that are empty or are shown elsewhere."""
+    """One fact a line, `title: text`, without empty facts and those that a page shows elsewhere."""
     lines = []
     for name, fact in facts.items():
         entry = FACTS.get(name, Fact())

@@ -123,7 +123,7 @@ class TaskRecipe:
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
     memory_advice: ClassVar[str] = "Lower batch_size"  # what to do where the memory does not suffice
-    metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
+    metrics: ClassVar[tuple[str, ...]] = ()  # the metrics that results show; default: all
     is_higher_better: ClassVar[bool] = True
     notes: ClassVar[tuple[str, ...]] = ()  # lines for the page, of what the facts do not say
     seeds: ClassVar[list[int]] = [1]  # a task that trains nothing has one run

@@ -56,7 +56,7 @@ class Failure(NamedTuple):
 class Runs(NamedTuple):
     """What became of several runs, by name."""
 
-    records: dict[str, list["Record"]]  # of the seeds of those that were run now
+    records: dict[str, list["Record"]]  # of the seeds of each run that was not finished before
     failed: dict[str, Failure]
 
     def check(self, advice: str) -> None:

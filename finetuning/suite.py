@@ -19,8 +19,10 @@ score of a task is its mean over languages and shown metrics.
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
 import pandas
+from annotated_types import Len
 from omegaconf import MISSING
 
 from crosslingual_zoo.finetuning.page import as_cells, joint_warnings, write_page
@@ -70,7 +72,7 @@ class Suite:
     """The tasks of a benchmark, in the order in which they are run."""
 
     name: str = option(MISSING, "name of the benchmark in the results")
-    tasks: list[SuiteTask] = option([], "the tasks")
+    tasks: Annotated[list[SuiteTask], Len(1)] = option([], "the tasks")
     published: list[Published] = option([], "rows to show next to ours, of tables whose columns are tasks")
     note: str | None = option(None, "caveat about the scores, which the results show as a warning")
 

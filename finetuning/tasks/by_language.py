@@ -99,9 +99,12 @@ class LanguageTask(TrainedTask[R]):
                     windows = windows.remove_columns(name)
             return windows
 
-        train = encoded(data.train, "train", "")
-        dev = {language: encoded(rows, "dev", language) for language, rows in data.dev.items()}
-        evaluation = {language: encoded(rows, "evaluation", language) for language, rows in data.evaluation.items()}
+        try:
+            train = encoded(data.train, "train", "")
+            dev = {language: encoded(rows, "dev", language) for language, rows in data.dev.items()}
+            evaluation = {language: encoded(rows, "evaluation", language) for language, rows in data.evaluation.items()}
+        finally:
+            del TASKS[key]  # a suite would hold the tokenizers of all its tasks
         data.protocol.update(counts)
         for name in self.settings:
             data.protocol[name] = getattr(self.recipe, name)

@@ -59,7 +59,7 @@ class Examples(torch.utils.data.Dataset):
         return examples
 
     def _mask(self, examples: list[dict[str, np.ndarray]], tables: list[TrainingPairs], keys_B: np.ndarray) -> None:
-        """Masks the sources by the shares of their tables; what is masked are the labels of those that are restored."""
+        """Masks the sources by the shares of their tables. Of a source to restore, masked tokens are the labels."""
         shares_B = np.array([table.source_mask_probability for table in tables])
         lengths_B = np.array([len(example["source"]) for example in examples])
         is_real_BS = np.arange(lengths_B.max()) < lengths_B[:, None]
