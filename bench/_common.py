@@ -6,6 +6,7 @@ prints a table and writes bench/results/<name>.json.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from crosslingual_zoo.zoo_core.command_line import CommandParser
-from crosslingual_zoo.zoo_core.provenance import resident_bytes, run_facts, write_json
+from crosslingual_zoo.zoo_core.provenance import run_facts, write_json
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -49,18 +50,18 @@ def interleaved(ways: dict[str, Callable[[int], Any]], rounds: int, first: int =
 
     Every other round runs the ways in the opposite order. The warm-up is round -1, which is not kept.
     """
-    found: dict[str, list] = {name: [] for name in ways}
+    values: dict[str, list] = {name: [] for name in ways}
     for number in range(first, rounds):
         for name in reversed(ways) if number % 2 else ways:
             value = ways[name](number)
             if number >= 0:
-                found[name].append(value)
-    return found
+                values[name].append(value)
+    return values
 
 
-def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
-    """The median of the rounds' ratios: how many times as long the others took."""
-    return statistics.median(a / b for a, b in zip(others, own, strict=True))
+def median_ratio(peer: Sequence[float], ours: Sequence[float]) -> float:
+    """The median of the rounds' ratios: how many times as long the peer took."""
+    return statistics.median(a / b for a, b in zip(peer, ours, strict=True))
 
 
 def peak_bytes(step: Callable[[], Any]) -> int:
@@ -90,33 +91,31 @@ def run_command(command: list[str]) -> dict[str, float]:
     """Runs a command on one thread; its processor seconds and MiB. Raises ValueError if it fails."""
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     surroundings |= {"TRANSFORMERS_VERBOSITY": "error", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    process = subprocess.Popen(command, env=surroundings, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)  # what only this process took
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    usage = [sys.executable, "-m", "bench._usage", *command]
+    finished = subprocess.run(usage, env=surroundings, stdout=subprocess.PIPE)
+    if finished.returncode:
         raise ValueError(f"{' '.join(command)} failed.")
-    return {"seconds": usage.ru_utime + usage.ru_stime, "memory": resident_bytes(usage) / 2**20}
+    return json.loads(finished.stdout)
 
 
 def compare_commands(
     ways: Sequence[str], command_of: Callable[[str, int], list[str]], rounds: int, base: str
 ) -> list[dict[str, Any]]:
-    """A row for each way: median seconds and MiB, and how many times as fast as the way `base` it is.
+    """A row for each way: median seconds, their range and MiB, and how many times as fast as the way `base` it is.
 
     `command_of(way, number)` is the command of a round.
     """
     runs = {way: lambda number, way=way: run_command(command_of(way, number)) for way in ways}
-    found = interleaved(runs, rounds, first=0)
-    seconds = {way: [of["seconds"] for of in measured] for way, measured in found.items()}
-    return [
-        {
-            "way": way,
-            "seconds": statistics.median(seconds[way]),
-            f"times as fast as {base}": median_ratio(seconds[base], seconds[way]) if base in seconds else None,
-            "MiB": statistics.median(of["memory"] for of in measured),
-        }
-        for way, measured in found.items()
-    ]
+    measured = interleaved(runs, rounds, first=0)
+    seconds = {way: [usage["seconds"] for usage in usages] for way, usages in measured.items()}
+    rows = []
+    for way, usages in measured.items():
+        row: dict[str, Any] = {"way": way, "seconds": statistics.median(seconds[way])}
+        row |= {"least": min(seconds[way]), "most": max(seconds[way])}
+        row[f"times as fast as {base}"] = median_ratio(seconds[base], seconds[way]) if base in seconds else None
+        row["MiB"] = statistics.median(usage["memory"] for usage in usages)
+        rows.append(row)
+    return rows
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:

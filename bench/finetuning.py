@@ -3,7 +3,8 @@
 Ours is finetuning/run.py, which computes nothing at padding and evaluates all languages in one pass. The others are
 what one would write by hand: AutoModelForSequenceClassification and transformers' Trainer, with training rows grouped
 by length, or padded to --max_length as the public XTREME scripts do; they predict language by language. All read
-the same rows. Times are processor seconds of one thread, start and loading included.
+the same rows, and save a checkpoint after each epoch. Times are processor seconds of one thread, start and loading
+included.
 
 Rows of --hub_root are real: XNLI (trained on validation rows, which are as long as MultiNLI's). Without it, they are
 topics of the sample corpus, whose sentences are short. Prints medians and ratios, and the mean accuracy.
@@ -62,7 +63,9 @@ def save_sample(rows: datasets.Dataset, most: int, columns: list[str], file: Pat
     sample.rename_column(columns[-1], "label").to_json(file, force_ascii=False)
 
 
-def run_plain(way: str, model: str, folder: str, output: str, max_length: str, batch: str) -> None:
+def run_plain(
+    way: str, model: str, folder: str, output: str, max_length: str, batch: str, learning_rate: str, epochs: str
+) -> None:
     """Fine-tunes and evaluates with transformers alone; writes accuracy.json, the mean over languages."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
@@ -81,9 +84,9 @@ def run_plain(way: str, model: str, folder: str, output: str, max_length: str, b
     data = {name: rows.map(encode, remove_columns=columns) for name, rows in data.items()}
     classifier = AutoModelForSequenceClassification.from_pretrained(model, num_labels=len(names))
     arguments = TrainingArguments(
-        output, num_train_epochs=1, learning_rate=1e-5, per_device_train_batch_size=int(batch),
-        per_device_eval_batch_size=64, train_sampling_strategy=PLAIN[way], save_strategy="no", report_to=[], seed=1,
-        use_cpu=True, disable_tqdm=True,
+        output, num_train_epochs=int(epochs), learning_rate=float(learning_rate), per_device_eval_batch_size=64,
+        per_device_train_batch_size=int(batch), train_sampling_strategy=PLAIN[way], save_strategy="epoch",
+        save_total_limit=1, report_to=[], seed=1, use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     trainer = Trainer(classifier, arguments, train_dataset=data.pop("train"), processing_class=tokenizer)
     trainer.train()
@@ -99,7 +102,9 @@ def command_of(flags: argparse.Namespace, folder: Path, way: str, number: int) -
     """The command of a way in a round, which reads the rows in a folder."""
     output = folder / f"{way} {number}"
     if way != OURS:
-        arguments = (flags.model, folder, output, flags.max_length, flags.batch)
+        arguments = (
+            flags.model, folder, output, flags.max_length, flags.batch, flags.learning_rate, flags.epochs,
+        )  # fmt: skip
         return [sys.executable, "-c", PROGRAM, way, *map(str, arguments)]
     text_columns = "sentence1, sentence2" if flags.hub_root else "text"
     columns = f"text_columns: [{text_columns}]"
@@ -113,8 +118,8 @@ def command_of(flags: argparse.Namespace, folder: Path, way: str, number: int) -
         f"evaluation=[{{path: '{folder}/{{language}}.jsonl', languages: [{languages}], {columns}}}]",
         f"max_length={flags.max_length}",
         f"training.batch_size={flags.batch}",
-        "training.learning_rate=1e-5",
-        "training.epochs=1",
+        f"training.learning_rate={flags.learning_rate}",
+        f"training.epochs={flags.epochs}",
         "save_models=false",
     ]
     return [sys.executable, "-m", "crosslingual_zoo.finetuning.run", *overrides]
@@ -126,6 +131,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max_length", type=int, default=128, help="positions of the longest input (default 128)")
     parser.add_argument("--batch", type=int, default=32, help="examples of a step (default %(default)s)")
     parser.add_argument("--train", type=int, default=320, help="training rows (default %(default)s)")
+    parser.add_argument("--learning_rate", type=float, default=5e-5, help="of all ways (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=3, help="passes over the training rows (default %(default)s)")
     parser.add_argument("--evaluated", type=int, default=100, help="evaluated rows of each language (default 100)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="encoder (default %(default)s)")
