@@ -77,3 +77,20 @@ def test_bench_word_alignment(figures, model, tmp_path):
     ours, plain = figures("word_alignment", *flags)["scores"]
     assert ours.removeprefix(ways[0]) == plain.removeprefix(ways[1])
     assert "AER" in ours
+
+
+def test_bench_mining(figures):
+    parts = figures("mining", "--vectors", "40", "--rounds", "1")["parts"]
+    assert list(parts) == ["random", "in a cone"]
+    for rows in parts.values():
+        assert rows[1]["times as fast as the product"] == 1
+        assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_bench_prepare(figures, model, tmp_path):
+    (tmp_path / "xx.txt").write_text("ein Haus\nzwei Hunde\n")
+    for flags in (["--lines", "20"], ["--text", str(tmp_path / "xx.txt")]):
+        ours, script = figures("prepare", "--model", model, "--rounds", "1", *flags)["rows"]
+        assert script["times as fast as script"] == 1
+        assert ours["seconds"] > 0
+        assert ours["MiB"] > script["MiB"]

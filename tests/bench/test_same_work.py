@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench import collators
+from bench import collators, mining
 from bench import masked_lm_step as mlm
 from bench._common import median_ratio, peak_bytes
+from crosslingual_zoo.finetuning.tasks.vectors.search import nearest_neighbors
 from crosslingual_zoo.pretraining.objectives import OBJECTIVES
 
 SIZE = mlm.Size(layers=1, hidden=64, vocab=300)
@@ -87,3 +88,13 @@ def test_comparisons_leave_out_a_way_that_does_not_fit():
     assert of_ours == {"faster by": None, "than packed": 2, "than packed, compiled": None}
     assert mlm.comparisons(mlm.COMPILED[mlm.OURS], timed)["than packed"] == 4
     assert mlm.comparisons(mlm.PACKED, timed) == {"faster by": None}
+
+
+@pytest.mark.parametrize("mean_cosine", mining.CONES.values(), ids=mining.CONES)
+def test_the_peer_of_mining_finds_the_same_neighbors(mean_cosine):
+    source_SH, target_SH = mining.make_pools(50, mean_cosine)
+    ours, _ = nearest_neighbors(source_SH, target_SH, mining.NEIGHBORS)
+    peer_SK = mining.product(source_SH, target_SH)
+    assert (ours.numbers_NK == peer_SK).float().mean() > 0.9  # float32 exchanges near ones in the cone
+    cosines = torch.nn.functional.cosine_similarity(source_SH[:, None], target_SH[None], dim=-1)
+    assert cosines.mean() == pytest.approx(mean_cosine, abs=0.02)
