@@ -4,6 +4,7 @@
 file, a text that it has once, what is put there, and tests. CONTRIBUTING.md says how many were killed last.
 """
 
+import argparse
 import csv
 import os
 import shutil
@@ -15,9 +16,16 @@ from pathlib import Path
 
 def main() -> None:
     """Prints a line for each fault, and how many were killed."""
-    root, killed = Path(__file__).parents[1], 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = "only faults whose file or tests have this text in their names, as in finetuning/test_vectors.py"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=about)
+    names = parser.parse_args().names
+    root = Path(__file__).parents[1]
+    killed = 0
     with open(root / "tests" / "mutants.tsv", encoding="utf-8", newline="") as file:
         faults = list(csv.DictReader(file, dialect="excel-tab", quoting=csv.QUOTE_NONE))
+    if names:
+        faults = [fault for fault in faults if any(name in fault["file"] + " " + fault["tests"] for name in names)]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         ignored = shutil.ignore_patterns(".*", "runs", "build", "_build", "__pycache__")
