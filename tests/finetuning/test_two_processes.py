@@ -12,7 +12,7 @@ from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.run_folders import run_lock
 from tests.finetuning.feature_recipes import retrieval
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.tasks import main_in, record_of, run_in, weights
+from tests.finetuning.tasks import evaluations, main_in, record_of, run_in, weights
 from tests.finetuning.test_translation_run import ONE_UPDATE
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
@@ -102,18 +102,15 @@ def test_run_in_two_processes_trains_plug_in_as_one(kind, runs, plug_in_recipe, 
     assert alone["scores"] == together["scores"]
 
 
-def evaluations(record):
-    return [entry for entry in record["history"] if "eval_loss" in entry]
-
-
 def test_run_in_two_processes_translates_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     alone, together = assert_same_update(tmp_path / "out", runs[0] / "captions")
     assert alone["all_scores"] == together["all_scores"]
     assert predictions(tmp_path / "out") == predictions(runs[0] / "captions")
-    for first, second in zip(evaluations(alone), evaluations(together), strict=True):
-        assert first["eval_loss"] == pytest.approx(second["eval_loss"], abs=1e-5)
-        assert first["eval_bleu"] == second["eval_bleu"]
+    of_two = evaluations(runs[0] / "captions" / "seed-1")
+    for step, evaluation in evaluations(tmp_path / "out" / "seed-1").items():
+        assert of_two[step]["eval_loss"] == pytest.approx(evaluation["eval_loss"], abs=1e-5)
+        assert of_two[step]["eval_bleu"] == evaluation["eval_bleu"]
 
 
 def test_run_in_two_processes_ends_in_both(runs):
