@@ -1,13 +1,11 @@
 """The page of word links: its content, that words cannot become markup, and what it does in a browser."""
 
-import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from crosslingual_zoo.finetuning.align.command import main
 from crosslingual_zoo.finetuning.align.links import STATE_ENDING
 from crosslingual_zoo.finetuning.align.page import MARKER, write_page
 from crosslingual_zoo.modeling.word_alignment import WordAlignment
@@ -53,20 +51,16 @@ def test_write_page_makes_no_markup_of_words_and_loads_nothing(write):
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
-def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+def test_links_html_has_the_first_pairs_and_the_links_of_the_output(word_align, tmp_path, monkeypatch, options):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
     pairs = tmp_path / "pairs.txt"
     page = tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
-    main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
-    out, _ = capsys.readouterr()
-    text = page.read_text(encoding="utf-8")
-    data = data_of(text)
-    assert "3 of 4" in text
-    assert out.count("\n") == 4
+    lines = word_align(pairs, "--html", page, *options).out.splitlines()
+    data = data_of(page.read_text(encoding="utf-8"))
+    assert len(lines) == 4
     assert [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
     assert data["linkAll"] == bool(options)
-    lines = out.splitlines()
     assert lines[0]
     for pair, line in zip(data["pairs"], lines, strict=False):
         likeliest = {}  # of each source word
@@ -129,25 +123,17 @@ def test_write_page_in_a_browser(write, tmp_path, width):
         assert "score" in page.locator(".note").inner_text()
 
 
-@pytest.mark.parametrize(("pairs", "count"), [(2, "2 pairs"), (3, "3 pairs"), (4, "first 3 of 4 pairs")])
-@pytest.mark.parametrize("source", ["file", "pipe", "resumed"])
-def test_links_html_says_of_how_many_pairs_it_shows_the_first(
-    tiny_model, tmp_path, monkeypatch, capsys, pairs, count, source
-):
+def test_links_html_of_a_resumed_run_has_the_first_pairs(word_align, tmp_path, monkeypatch):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
-    file = tmp_path / "pairs.txt"
+    pairs = tmp_path / "pairs.txt"
     page = tmp_path / "page.html"
-    text = "ein Mann ||| a man\n" * pairs
-    file.write_text(text)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
-    command = ["--model", str(tiny_model), "-" if source == "pipe" else str(file), "--html", str(page)]
-    if source == "resumed":
-        links = tmp_path / "links"
-        main([*command, "--output", str(links)])
-        state = Path(f"{links}{STATE_ENDING}")  # as if stopped behind the first pair
-        first = len(links.read_bytes().splitlines(keepends=True)[0])
-        state.write_text(json.dumps(json.loads(state.read_text()) | {"pairs": 1, "bytes": first}))
-        command += ["--output", str(links), "--resume"]
-    main(command)
-    capsys.readouterr()
-    assert f'<p class="soft">{count};' in page.read_text(encoding="utf-8")
+    links = tmp_path / "links"
+    pairs.write_text("ein Mann ||| a man\n" * 4)
+    word_align(pairs, "--output", links)
+    state = Path(f"{links}{STATE_ENDING}")  # as if stopped behind the first pair
+    first = len(links.read_bytes().splitlines(keepends=True)[0])
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"pairs": 1, "bytes": first}))
+    word_align(pairs, "--html", page, "--output", links, "--resume")
+    text = page.read_text(encoding="utf-8")
+    assert len(data_of(text)["pairs"]) == 3
+    assert "first 3 of 4 pairs" in text

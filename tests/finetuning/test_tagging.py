@@ -23,7 +23,7 @@ from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode, labels_of_words, read_alike, recipe_with, record_of
 
 SCHEMES = {
-    "IOB1": "I I I O I B I I",
+    "IOB1": "I I I O I B B I",
     "IOB2": "B I I O B B B I",
     "IOBES": "B I E O S S B E",
     "BILOU": "B I L O U U B L",
