@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 
 from crosslingual_zoo.finetuning.models import Start
 from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import read_rows
 
 
 def run_in(processes, program, argument, folder):
@@ -90,7 +92,7 @@ def weights(seed):
 
 def record_of(seed):
     """What a finished seed left in its folder; `scores` by language, of the main metric, and `all_scores`."""
-    record = json.loads((seed / "scores.json").read_text(encoding="utf-8"))
+    record = read_json(seed / "scores.json")
     record["all_scores"] = {row["language"]: {} for row in record["scores"]}
     for row in record["scores"]:
         record["all_scores"][row["language"]][row["metric"]] = row["value"]
@@ -126,5 +128,4 @@ def labels_of_words(model, tokenizer, words):
 
 def predictions(seed, language):
     """The rows of a language that a seed predicted."""
-    lines = (seed / "predictions" / f"{language}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(seed / "predictions" / f"{language}.jsonl")

@@ -1,7 +1,6 @@
 """finetuning/run.py from the command line to results, resumed and recorded; what is refused."""
 
 import contextlib
-import json
 import math
 import re
 import shutil
@@ -35,6 +34,7 @@ from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.zoo_core.provenance import write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from crosslingual_zoo.zoo_core.run_folders import LOCK, run_lock
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, assert_same_seed, evaluations, record_of
 from tests.finetuning.test_compare import made_up
@@ -57,7 +57,7 @@ def accuracy_of(folder, corpus):
     """Of the saved model on the German rows, in percent."""
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    rows = [json.loads(line) for line in (corpus / "de" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = read_rows(corpus / "de" / "test.jsonl")
     batch = tokenizer([row["text"] for row in rows], padding=True, truncation=True, max_length=24, return_tensors="pt")
     with torch.no_grad():
         predicted = model(**batch).logits.argmax(-1).tolist()

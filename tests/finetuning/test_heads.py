@@ -1,6 +1,5 @@
 """The head of a model that is fine-tuned again: rows follow the names of the labels, and other labels draw it again."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,7 @@ from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, 
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import record_of
 
@@ -68,8 +68,8 @@ def fine_tune(start, labels, folder, recipe_class=Recipe, **fields):
 
 def rename_labels(folder, labels):
     file = folder / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps({**config, "id2label": dict(enumerate(labels))}), encoding="utf-8")
+    config = read_json(file)
+    write_json(file, {**config, "id2label": dict(enumerate(labels))})
 
 
 def logits_by_label(model):

@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM: the step is saved, and the resumed run ends like an uninterrupted one."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -13,6 +12,7 @@ from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.seed import complete_checkpoints
 from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from tests.finetuning.tasks import assert_same_seed, evaluations, record_of, run_in, weights
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
@@ -60,8 +60,8 @@ def stop_at(monkeypatch, capsys):
 def dropping_topics(topics_recipe, tiny_model, tmp_path):
     """dropping_topics(name) -> overrides of a run with dropout, whose random numbers must be restored too."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.1}), encoding="utf-8")
+    config = read_json(model / "config.json")
+    write_json(model / "config.json", {**config, "hidden_dropout_prob": 0.1})
     return lambda name: [*topics_recipe(tmp_path / name), f"model={model}"]
 
 

@@ -1,7 +1,6 @@
 """predictions/: a row for each evaluated one, in order; their scores are those of results.json."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run_folder import finish_seed
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.masking import IGNORED
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
@@ -22,10 +22,10 @@ def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
             rows = predictions(folder, language)
-            lines = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
-            for number, (row, line) in enumerate(zip(rows, map(json.loads, lines), strict=True)):
+            gold = read_rows(sample_corpus_dir / language / "test.jsonl")
+            for number, (row, gold_row) in enumerate(zip(rows, gold, strict=True)):
                 assert (row["row"], row["language"]) == (number, language)
-                assert (row["text"], row["gold"]) == (line["text"], line["topic"])
+                assert (row["text"], row["gold"]) == (gold_row["text"], gold_row["topic"])
                 assert 0.2 <= row["probability"] <= 1  # the highest of five
             is_right = [row["gold"] == row["prediction"] for row in rows]
             assert 100 * np.mean(is_right) == pytest.approx(entry["scores"][seed_number])

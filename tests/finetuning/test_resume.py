@@ -1,6 +1,5 @@
 """Runs that are resumed after damage: files that are empty or cut off, full disks, folders that were moved."""
 
-import json
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,6 +10,7 @@ import torch
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from tests.finetuning.tasks import Killed, assert_same_seed
 from tests.finetuning.test_finetuning_run import kill_at
 
@@ -107,7 +107,7 @@ def test_run_refuses_checkpoints_that_are_all_damaged(killed, topics, refused, m
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "missing"])
 def test_run_refuses_a_damaged_checkpoint_whose_weights_it_will_read(damage, killed, topics, refused):
-    state = json.loads((killed / "checkpoints" / "checkpoint-4" / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(killed / "checkpoints" / "checkpoint-4" / "trainer_state.json")
     assert state["best_global_step"] == 2
     weights_of_best = killed / "checkpoints" / "checkpoint-2" / "model.safetensors"
     damage_file(weights_of_best, damage)
@@ -245,10 +245,10 @@ def test_run_refuses_another_run_and_to_resume_with_other_contents(moved, tmp_pa
     restore("model/model.safetensors", tmp_path)
 
     file = tmp_path / "there" / "tokenizer" / "tokenizer.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     pieces = settings["model"]["vocab"]
     pieces[100], pieces[101] = pieces[101], pieces[100]
-    file.write_text(json.dumps(settings), encoding="utf-8")
+    write_json(file, settings)
     assert "tokenizer_fingerprint" in refused(resumed)
     restore("tokenizer/tokenizer.json", tmp_path)
 

@@ -1,7 +1,6 @@
 """Words and labels: schemes of spans, windows and back to sentences, a run, and scores by label."""
 
 import itertools
-import json
 import random
 import shutil
 
@@ -18,6 +17,7 @@ from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.tasks import tagging
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.masking import IGNORED
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode, labels_of_words, read_alike, recipe_with, record_of
@@ -272,8 +272,8 @@ def test_tagging_scores_are_those_of_the_saved_model(people, people_run):
 
 def test_begin_pads_on_the_right(people, tiny_model, tmp_path):
     left = shutil.copytree(tiny_model, tmp_path / "left")
-    settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (left / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")
+    settings = read_json(left / "tokenizer_config.json")
+    write_json(left / "tokenizer_config.json", settings | {"padding_side": "left"})
     task = task_of(load_recipe(TaggingRecipe, None, [*people, f"model={left}"]))
     task.open()
     assert task.start.tokenizer.padding_side == "right"

@@ -8,7 +8,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 from crosslingual_zoo.finetuning.data.label_schemes import to_iob2
 from crosslingual_zoo.finetuning.tools.label_text import main as label
 from crosslingual_zoo.finetuning.tools.translations import main
-from tests.finetuning.labeled_rows import sentences, write_rows
+from tests.finetuning.labeled_rows import read_rows, sentences, write_rows
 from tests.finetuning.tasks import labels_of_words
 
 XNLI = ["They left.\tThey stayed.\tSie gingen.\tSie blieben.\tcontradictory", "a\tb\tä\tß\tneutral"]
@@ -35,10 +35,6 @@ def squad(*questions):
     return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}], "version": "1"})
 
 
-def rows(file):
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def convert(source, written):
     main(["--input", str(source), "--output", str(written)])
 
@@ -63,15 +59,15 @@ def test_convert_files_of_every_task(tmp_path):
     # translate-train: the English is the original; translate-test: the translation
     english = {"premise_en": "They left.", "hypothesis_en": "They stayed.", "label": "contradiction"}
     german = {"premise": "Sie gingen.", "hypothesis": "Sie blieben."}
-    assert rows(out / "xnli/de/train.jsonl")[0] == german | english
-    (row,) = rows(out / "xnli/zh/test.jsonl")
+    assert read_rows(out / "xnli/de/train.jsonl")[0] == german | english
+    (row,) = read_rows(out / "xnli/zh/test.jsonl")
     assert (row["premise"], row["premise_en"], row["label"]) == ("前", "before", "entailment")
-    sentences_and_labels = [(row["sentence1_en"], row["label"]) for row in rows(out / "pawsx/ja/train.jsonl")]
+    sentences_and_labels = [(row["sentence1_en"], row["label"]) for row in read_rows(out / "pawsx/ja/train.jsonl")]
     assert sentences_and_labels == [('He said "a".', 1), ('"', 0)]  # a quotation mark quotes nothing
     german = {"question": "Was ist alt?", "context": "Rom ist alt.", "answers": {"text": ["Rom"], "answer_start": [0]}}
-    assert rows(out / "squad/de/train.jsonl") == [{"id": "q1", **german}]
+    assert read_rows(out / "squad/de/train.jsonl") == [{"id": "q1", **german}]
     english = {f"{name}_en": value for name, value in german.items()}
-    assert rows(out / "xquad/zh/validation.jsonl") == [{"id": "q1", **english}]
+    assert read_rows(out / "xquad/zh/validation.jsonl") == [{"id": "q1", **english}]
 
 
 def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, capsys):
@@ -84,9 +80,12 @@ def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, caps
     asked += [(f"r{n}", "Was?", [("Rom", -1)]) for n in range(5)]
     published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
-    assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6
+    assert len(read_rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6
     assert "6 rows, 3 left out" in capsys.readouterr().out
-    assert [row["id"] for row in rows(tmp_path / "out/squad/de/train.jsonl")] == ["q1", *(f"r{n}" for n in range(5))]
+    assert [row["id"] for row in read_rows(tmp_path / "out/squad/de/train.jsonl")] == [
+        "q1",
+        *(f"r{n}" for n in range(5)),
+    ]
     assert mine.read_text() == "mine\n"
 
 
@@ -96,7 +95,7 @@ def labeled(teacher, rows, folder):
     written = folder / "labeled" / "de" / "train.jsonl"
     options = ["--model", teacher, "--input", table, "--languages", "de", "--output", written, "--max_length", 40]
     label([str(item) for item in options])
-    return [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    return read_rows(written)
 
 
 def test_label_text_by_the_tagger_keeps_the_rest_of_a_row(people_run, tmp_path):

@@ -1,7 +1,5 @@
 """Tables of pairs to encoded pairs, steps and batches."""
 
-import json
-
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -12,6 +10,7 @@ from crosslingual_zoo.finetuning.tasks.translation.recipe import TrainingPairs, 
 from crosslingual_zoo.finetuning.tasks.translation.trainer import saved_steps
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.tasks import encode
 
 TSV = "source_column: a, target_column: b"
@@ -40,8 +39,7 @@ def test_read_joins_two_tables(captions, sample_corpus_dir):
     assert len(data.evaluation["en-de"]) == 30
     rows = {}
     for language in ("en", "de"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        rows[language] = [json.loads(line)["text"] for line in lines]
+        rows[language] = [row["text"] for row in read_rows(sample_corpus_dir / language / "train.jsonl")]
     assert data.train["source"][:] == rows["en"]
     assert data.train["target"][:] == rows["de"]
 

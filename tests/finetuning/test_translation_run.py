@@ -1,7 +1,6 @@
 """Translation runs from the command line to results, resumed and on several processes; errors."""
 
 import contextlib
-import json
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from crosslingual_zoo.finetuning.tasks.translation.model import average_weights,
 from crosslingual_zoo.finetuning.tasks.translation.recipe import TranslationRecipe
 from crosslingual_zoo.finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
 from crosslingual_zoo.modeling.modeling_veco import VecoForConditionalGeneration
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.tasks import Killed, encode, predictions, record_of, weights
 
@@ -173,7 +173,7 @@ def test_build_model_from_a_translation_model(captions, tmp_path, refused):
     main([*second, "training.learning_rate=1e-12", "training.dropout=0.3"])
     assert read_results(tmp_path / "second")["protocol"]["fine_tuned_before"] == ["first (translation)"]
     assert_same(weights(tmp_path / "second" / "seed-1"), load_file(first / "model.safetensors"), 1e-6)
-    config = json.loads((tmp_path / "second" / "seed-1" / "model" / "config.json").read_text())
+    config = read_json(tmp_path / "second" / "seed-1" / "model" / "config.json")
     assert (config["decoder_layers"], config["hidden_dropout_prob"]) == (1, 0.3)
     for out in ("out", "second"):  # built by a recipe, and as it was
         protocol = read_results(tmp_path / out)["protocol"]
@@ -227,5 +227,5 @@ def test_translate_searches_by_the_settings_and_keeps_the_order_of_the_rows(dev_
     assert len(rows) == 6
     assert [row["hypothesis"] for row in rows] == [row["source"] for row in rows]
     assert list(dict.fromkeys(calls)) == [(1, 1.0), (4, 0.5)]
-    settings = json.loads((tmp_path / "out" / "seed-1" / "model" / "generation_config.json").read_text())
+    settings = read_json(tmp_path / "out" / "seed-1" / "model" / "generation_config.json")
     assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.5)

@@ -1,7 +1,6 @@
 """Runs of all kinds that train nothing: retrieval, mining and word alignment; in several processes as in one."""
 
 import csv
-import json
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from crosslingual_zoo.finetuning.tasks.vectors.search import mine
 from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import position_links, score, sweep
 from crosslingual_zoo.modeling.optimal_transport import METHOD_OPTIONS
 from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.feature_recipes import FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, twin, write_pools
 from tests.finetuning.labeled_rows import write_configs
@@ -105,11 +105,11 @@ def assert_same_run(single, several, processes):
     assert (several / "results.csv").read_bytes() == (single / "results.csv").read_bytes()
     for file in (single / "seed-1" / "predictions").glob("*"):
         assert (several / file.relative_to(single)).read_bytes() == file.read_bytes(), file
-    expected = json.loads((single / "seed-1" / "scores.json").read_text())
+    expected = read_json(single / "seed-1" / "scores.json")
     assert expected["scores"]
-    record = json.loads((several / "seed-1" / "scores.json").read_text())
+    record = read_json(several / "seed-1" / "scores.json")
     assert record == expected | {"processes": processes}
-    assert json.loads((several / "results.json").read_text())["processes"] == [processes]
+    assert read_json(several / "results.json")["processes"] == [processes]
 
 
 def vectors(model_dir, texts):
