@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pandas as pd
 import pytest
-from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
 from crosslingual_zoo.finetuning.align import links as command
@@ -246,20 +245,6 @@ def test_resume_compares_the_model_of_a_finished_run(
     word_align(*written, model=model)
     change_weights(model)
     assert "model: " in align_refused(*written, "--resume", model=model)
-
-
-def test_the_bar_moves_with_each_batch(word_align, many, monkeypatch):
-    positions = []
-    update = Progress.update
-
-    def noted(self, task, **fields):
-        update(self, task, **fields)
-        positions.append(self.tasks[task].completed)
-
-    monkeypatch.setattr(Progress, "update", noted)
-    word_align(many, "--batch-size", "20")
-    assert positions[:9] == [20, 40, 60, 80, 100, 120, 140, 160, 180]  # in a block of 32 batches
-    assert max(positions) == 200
 
 
 def test_resume_refuses_other_settings_model_and_input(word_align, align_refused, many, tmp_path, tiny_veco):

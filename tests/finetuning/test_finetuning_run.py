@@ -28,7 +28,7 @@ from crosslingual_zoo.finetuning.models import best_seed
 from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
-from crosslingual_zoo.finetuning.seed import complete_checkpoints, finite
+from crosslingual_zoo.finetuning.seed import finite
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.zoo_core.provenance import write_json
@@ -149,17 +149,6 @@ def save_bert_s_pairs(tokenizer, folder):
     names = ["input_ids", "attention_mask", "token_type_ids"]
     settings = dict(tokenizer.special_tokens_map, model_input_names=names, model_max_length=tokenizer.model_max_length)
     PreTrainedTokenizerFast(tokenizer_object=definition, **settings).save_pretrained(folder)
-
-
-def test_complete_checkpoints(tmp_path):
-    states = {"-1": '{"global_step": 1}', "-2": '{"global_step": 2}', "-10": '{"global_s', "-12": None, "-12.bak": "{}"}
-    for name, state in states.items():
-        folder = tmp_path / f"checkpoint{name}"
-        folder.mkdir()
-        if state:
-            (folder / "trainer_state.json").write_text(state)
-    assert list(complete_checkpoints(tmp_path)) == [1, 2]
-    assert not complete_checkpoints(tmp_path / "nowhere")
 
 
 def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, refused):

@@ -3,7 +3,7 @@
 import pandas
 import pytest
 
-from crosslingual_zoo.finetuning.page import draw, write_results
+from crosslingual_zoo.finetuning.page import write_results
 from crosslingual_zoo.finetuning.plots import plot_bars, plot_heat_map, plot_lines
 from crosslingual_zoo.finetuning.results import summary
 from tests.finetuning.test_compare import made_up
@@ -57,15 +57,6 @@ def test_a_single_number_is_not_drawn(plot, tmp_path):
     path.write_bytes(b"of an earlier run")
     assert plot(path) is None
     assert not path.exists()
-
-
-def test_the_title_of_a_run_s_plot_names_model_data_and_score(tmp_path, figure):
-    results = made_up("xnli", {"accuracy": {"en": [80.0, 81.0], "de": [70.0, 71.0]}})
-    draw({"e5": results}, tmp_path / "scores.png")
-    assert all(word in figure().get_suptitle() for word in ("e5", "xnli", "test", "accuracy"))
-    draw({"e5": results, "XLM-R": results}, tmp_path / "scores.png")
-    [legend] = figure().legends
-    assert {"e5", "XLM-R"} <= {text.get_text() for text in legend.get_texts()}
 
 
 def test_results_of_one_language_have_no_picture(tmp_path):

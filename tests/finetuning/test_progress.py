@@ -2,24 +2,11 @@
 
 import io
 
-import pytest
 from rich.console import Console
 from transformers import TrainerState
 
 from crosslingual_zoo.finetuning.progress import SeedProgress
-from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.zoo_core import console
-from tests.finetuning.tasks import record_of
-
-
-@pytest.mark.parametrize("kind", ["topics", pytest.param("dev_captions", marks=pytest.mark.slow)])
-def test_run_says_a_line_a_log_and_an_evaluation(kind, request, tmp_path, capsys):
-    main([*request.getfixturevalue(kind), "seeds=[1]"])
-    lines = capsys.readouterr().err.splitlines()
-    for entry in record_of(tmp_path / "out" / "seed-1")["history"]:
-        loss = entry.get("loss", entry.get("eval_loss"))
-        if loss is not None:
-            assert [line for line in lines if f"step {entry['step']}/" in line and f"loss {loss:.3f}" in line]
 
 
 def test_progress_on_a_terminal_has_bars(monkeypatch):

@@ -198,15 +198,6 @@ def test_project_writes_null_for_a_lost_span(run, tmp_path):
     assert sum(map(int, re.findall(r"(\d) of 3 [ABC]", err))) == lost
 
 
-def test_project_counts_no_span_of_whole_words_as_widened(run, tmp_path):
-    # 🐶 is one character, and two units of UTF-16
-    text = "🐶 Ein Mann, zwei."
-    for shift, is_widened in ((0, False), (1, True)):
-        spans = [{"start": 2 + shift, "end": 10 + shift, "label": "A"}, {"start": 1, "end": 6, "label": "B"}]
-        path = write_rows(tmp_path / f"{shift}.jsonl", [{"source": text, "target": text, "spans": spans}])
-        assert (" of 2 spans" in run(path).err) == is_widened
-
-
 @pytest.mark.parametrize(
     ("tags", "message"), [(["O"], "row 0 .*2 words"), (["B-X", "X"], "row 0 .*'X'")], ids=["too few", "no IOB2"]
 )

@@ -127,7 +127,6 @@ def test_read_words_without_a_label_in_every_form(write, missing):
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
-NUMBERS = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(Value("int64"))})
 TAGS = [["B-PER", "I-PER", "O"], ["O", "B-LOC"], ["B-PER", "B-PER", "B-LOC", "I-LOC"]]
 
 
@@ -136,12 +135,9 @@ def rows(tags, column="ner_tags", **more):
 
 
 def read(train, evaluation):
-    """The data of a table or tables that are trained on, and of a German one."""
+    """The data of a table that is trained on, and of a German one."""
     columns = {"text_columns": ["tokens"], "label_column": "ner_tags"}
-    if not isinstance(train, list):
-        train = [train]
-    evaluation = {**columns, "languages": ["de"], **evaluation}
-    return read_alike(recipe_with(TaggingRecipe, [columns | table for table in train], [evaluation]))
+    return read_alike(recipe_with(TaggingRecipe, [columns | train], [columns | {"languages": ["de"]} | evaluation]))
 
 
 def names_of(data, dataset):
@@ -149,25 +145,19 @@ def names_of(data, dataset):
     return [list(map(data.label_names.__getitem__, tags)) for tags in dataset["tags"][:]]
 
 
-def numbers(tags, names=IOB2):
-    """The tags of each sentence, as numbers."""
-    return [list(map(names.index, sentence)) for sentence in tags]
-
-
 def test_read_matches_labels_by_name(write):
-    classes = {"path": write("classes", rows(numbers(TAGS)), CLASSES)}
-    bare = {"path": write("bare", rows(numbers(TAGS)), NUMBERS), "label_names": IOB2}
+    def numbered(names):
+        return rows([[names.index(tag) for tag in tags] for tags in TAGS])
+
+    classes = {"path": write("classes", numbered(IOB2), CLASSES)}
+    bare = {"path": write("bare", numbered(IOB2)), "label_names": IOB2}
+    backwards = {"path": write("backwards", numbered(IOB2[::-1])), "label_names": IOB2[::-1]}
     text = {"path": write("text", rows(TAGS))}
-    for train, test in ((classes, bare), (classes, text), (bare, classes), (bare, text)):
+    for train, test in ((classes, bare), (classes, text), (bare, classes), (bare, text), (text, backwards)):
         data = read(train, test)
-        assert data.label_names == IOB2
+        assert data.label_names == (sorted(IOB2) if train == text else IOB2)
         assert data.warnings == []
         assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
-    backwards = IOB2[::-1]  # other numbers for the same names
-    other = write("other", rows(numbers(TAGS, backwards)), NUMBERS)
-    data = read(text, {"path": other, "label_names": backwards})
-    assert names_of(data, data.evaluation["de"]) == TAGS
-    assert data.label_names == sorted(IOB2)
 
 
 def test_encode_words_without_a_label(write, sample_tokenizer):
@@ -222,21 +212,6 @@ def test_encode_predicts_every_word_once(write, sample_tokenizer):
     padded = zip(*itertools.zip_longest(*labels, fillvalue=IGNORED), strict=True)
     tags_by_sentence = tagging.words_of_sentences(windows, np.array(list(padded)))
     assert [list(map(data.label_names.__getitem__, sentence)) for sentence in tags_by_sentence] == tags
-
-
-def test_read_every_scheme_as_iob2(write, tmp_path):
-    iob1 = ["I-PER I-PER O", "O I-LOC", "I-PER B-PER I-LOC I-LOC"]
-    iobes = ["B-PER E-PER O", "O S-LOC", "S-PER S-PER B-LOC E-LOC"]
-    tables = []
-    for name, lines_of_scheme in (("iob1", iob1), ("iobes", iobes)):
-        tables.append({"path": write(name, rows([sentence.split() for sentence in lines_of_scheme]))})
-    lines = ["-DOCSTART- -X- O"]
-    for tags in TAGS:
-        lines += ["", *(f"word X {tag}" for tag in tags)]
-    (tmp_path / "deu.conll").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    data = read(tables, {"path": str(tmp_path / "deu.conll"), "label_column": "tags"})
-    assert names_of(data, data.train) == TAGS * 2
-    assert names_of(data, data.evaluation["de"]) == TAGS
 
 
 @pytest.mark.slow
