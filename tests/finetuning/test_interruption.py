@@ -60,8 +60,7 @@ def stop_at(monkeypatch, capsys):
 def dropping_topics(topics_recipe, tiny_model, tmp_path):
     """dropping_topics(name) -> overrides of a run with dropout, whose random numbers must be restored too."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
-    config = read_json(model / "config.json")
-    write_json(model / "config.json", {**config, "hidden_dropout_prob": 0.1})
+    write_json(model / "config.json", read_json(model / "config.json") | {"hidden_dropout_prob": 0.1})
     return lambda name: [*topics_recipe(tmp_path / name), f"model={model}"]
 
 
