@@ -8,7 +8,10 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
+from crosslingual_zoo.finetuning.recipe import Recipe
 from crosslingual_zoo.finetuning.run import main as finetune
+from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
 from tests.finetuning.labeled_rows import ANSWERS, WORDS, sentences, write_rows
 from tests.finetuning.plug_in_kinds import questions
@@ -63,6 +66,19 @@ def topics_run(topics_recipe, tmp_path_factory):
     folder = tmp_path_factory.mktemp("topics") / "out"
     finetune(topics_recipe(folder))
     return folder
+
+
+@pytest.fixture
+def topics_suite(topics, tiny_model, tmp_path):
+    """topics_suite(*overrides) -> the command of a suite in tmp_path/suite: `topics` as tasks `one` and `two`."""
+
+    def command(*overrides):
+        save_recipe(load_recipe(Recipe, None, [*topics, *overrides]), tmp_path / "topics.yaml")
+        tasks = [{"name": name, "recipe": "topics.yaml"} for name in ("one", "two")]
+        write_json(tmp_path / "suite.yaml", {"name": "topics twice", "tasks": tasks})
+        return ["--suite", f"{tmp_path}/suite.yaml", f"model={tiny_model}", f"output_dir={tmp_path}/suite"]
+
+    return command
 
 
 @pytest.fixture(scope="session")

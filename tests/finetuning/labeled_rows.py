@@ -30,6 +30,11 @@ def write_rows(path, rows):
     return path
 
 
+def read_rows(path):
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def write_configs(folder, configs):
     """A dataset in the Hub's layout, of {configuration: {split: rows}}; returns its path."""
     listed = []

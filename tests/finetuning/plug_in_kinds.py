@@ -9,6 +9,7 @@ from typing import Any
 from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import read_rows
 
 CORPUS = Path(__file__).parents[2] / "sample_corpus"
 PLUG_IN = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"]
@@ -50,8 +51,7 @@ def questions(count):
     draw = random.Random(0)
     sampled = {}
     for language in ("de", "en"):
-        lines = (CORPUS / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        sampled[language] = [json.loads(line)["text"] for line in lines]
+        sampled[language] = [row["text"] for row in read_rows(CORPUS / language / "train.jsonl")]
     rows = []
     for number in range(count):
         row = {"id": f"q{number}"}

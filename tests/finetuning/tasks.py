@@ -6,11 +6,14 @@ import socket
 import subprocess
 import sys
 
+import torch
 from safetensors.torch import load_file
 
 from crosslingual_zoo.finetuning.models import Start
 from crosslingual_zoo.finetuning.tasks.registry import task_of
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import read_rows
 
 
 def run_in(processes, program, argument, folder):
@@ -89,7 +92,7 @@ def weights(seed):
 
 def record_of(seed):
     """What a finished seed left in its folder; `scores` by language, of the main metric, and `all_scores`."""
-    record = json.loads((seed / "scores.json").read_text(encoding="utf-8"))
+    record = read_json(seed / "scores.json")
     record["all_scores"] = {row["language"]: {} for row in record["scores"]}
     for row in record["scores"]:
         record["all_scores"][row["language"]][row["metric"]] = row["value"]
@@ -97,7 +100,32 @@ def record_of(seed):
     return record | {"scores": {language: scores[main] for language, scores in record["all_scores"].items()}}
 
 
+def evaluations(seed):
+    """The evaluations of a seed while it trained, by their steps."""
+    return {entry["step"]: entry for entry in record_of(seed)["history"] if "eval_loss" in entry}
+
+
+def assert_same_seed(seed, expected, tolerance=0.0):
+    """Two folders of a seed have the same weights, scores and choice; without a tolerance, bit for bit."""
+    torch.testing.assert_close(weights(seed), weights(expected), rtol=0, atol=tolerance)
+    record = record_of(seed)
+    expected_record = record_of(expected)
+    for name in ("scores", "selected_step", "selection_score", "steps"):
+        assert record[name] == expected_record[name], name
+
+
+def labels_of_words(model, tokenizer, words):
+    """What a tagger says of each word, at its first subword with text."""
+    batch = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+    with torch.no_grad():
+        predicted = model.eval()(**batch).logits[0].argmax(-1).tolist()
+    label_of_word = {}
+    for word, token, number in zip(batch.word_ids(0), batch.tokens(), predicted, strict=True):
+        if word is not None and token.strip("▁"):
+            label_of_word.setdefault(word, model.config.id2label[number])
+    return list(label_of_word.values())
+
+
 def predictions(seed, language):
     """The rows of a language that a seed predicted."""
-    lines = (seed / "predictions" / f"{language}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(seed / "predictions" / f"{language}.jsonl")

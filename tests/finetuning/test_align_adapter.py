@@ -6,13 +6,11 @@ import shutil
 import pytest
 import torch
 from peft import PeftModel
-from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from crosslingual_zoo.finetuning.align import adapt, common
 from crosslingual_zoo.finetuning.align.adapter import RANK, low_rank, save_adapter
-from crosslingual_zoo.finetuning.align.command import main
 from crosslingual_zoo.hub_cards.card import write_card
 from crosslingual_zoo.hub_cards.folder_check import check_folder
 from crosslingual_zoo.hub_cards.push import push
@@ -24,6 +22,7 @@ from crosslingual_zoo.modeling.word_alignment import (
     find_adapter,
     merge_adapter,
 )
+from crosslingual_zoo.zoo_core.provenance import read_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # plain PEFT calls it
 PAIR = ("the house is small", "das Haus ist klein")
@@ -98,6 +97,10 @@ def test_adapter_gives_the_vectors_of_plain_peft(tiny_model, adapter, sample_tok
     assert not torch.allclose(states, without, atol=1e-2)
 
 
+def test_names_that_help_needs_before_torch_are_those_of_the_aligner():
+    assert (common.DEFAULT_MODEL, adapt.ADAPTER_SETTINGS) == (DEFAULT_MODEL, ADAPTER_SETTINGS)
+
+
 def test_adapter_sets_layer_and_calibration(tiny_model, adapter):
     aligner = WordAligner.from_pretrained(str(tiny_model), adapter=str(adapter))
     assert aligner.layer == 1
@@ -129,76 +132,66 @@ def test_save_adapter_refuses_an_unchanged_encoder(tiny_model, tmp_path):
         save_adapter(base, AutoModel.from_pretrained(tiny_model), tmp_path / "a", "owner/base")
 
 
-def test_names_that_help_needs_before_torch_are_those_of_the_aligner():
-    assert (common.DEFAULT_MODEL, adapt.ADAPTER_SETTINGS) == (DEFAULT_MODEL, ADAPTER_SETTINGS)
+@pytest.mark.parametrize(
+    ("adapter", "model", "expected"),
+    [
+        ("auto", DEFAULT_MODEL, DEFAULT_ADAPTER),
+        ("auto", f"{DEFAULT_MODEL}@main", DEFAULT_ADAPTER),
+        ("default", "runs/copy", DEFAULT_ADAPTER),
+        ("auto", "runs/m", None),
+        ("none", DEFAULT_MODEL, None),
+        (None, DEFAULT_MODEL, None),
+    ],
+)
+def test_find_adapter(adapter, model, expected):
+    assert find_adapter(adapter, model) == expected
 
 
-def test_find_adapter():
-    assert find_adapter("auto", DEFAULT_MODEL) == DEFAULT_ADAPTER
-    assert find_adapter("auto", f"{DEFAULT_MODEL}@main") == DEFAULT_ADAPTER
-    for adapter, model in (("auto", "runs/m"), ("auto", "owner/other"), ("none", DEFAULT_MODEL), (None, DEFAULT_MODEL)):
-        assert find_adapter(adapter, model) is None
-    assert find_adapter("default", "runs/copy") == DEFAULT_ADAPTER
+def change_tensors(folder, change):
+    """The adapter with other tensors: `change` gets a name and a tensor, and returns both."""
+    file = folder / "adapter_model.safetensors"
+    save_file(dict(change(*entry) for entry in load_file(file).items()), file)
 
 
-@pytest.mark.parametrize("fault", ["missing", "no adapter", "another shape", "another kind", "damaged", "other names"])
+def change_kind(folder):
+    file = folder / "adapter_config.json"
+    file.write_text(file.read_text().replace("LORA", "IA3"))
+
+
+FAULTS = {
+    "missing": shutil.rmtree,
+    "no adapter": lambda folder: (folder / "adapter_config.json").unlink(),
+    "damaged": lambda folder: (folder / "adapter_config.json").write_text("{"),
+    "another kind": change_kind,
+    "another shape": lambda folder: change_tensors(folder, lambda name, matrix: (name, matrix[:, :5].contiguous())),
+    "other names": lambda folder: change_tensors(folder, lambda name, matrix: (name.replace("encoder", "x"), matrix)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_adapter_refused(tiny_model, adapter, tmp_path, fault):
-    folder = tmp_path / "a"
-    if fault == "no adapter":
-        folder.mkdir()
-    elif fault != "missing":
-        shutil.copytree(adapter, folder)
-    settings_file = folder / "adapter_config.json"
-    if fault == "another shape":
-        tensors = load_file(folder / "adapter_model.safetensors")
-        cut = {name: tensor[:, :5] if "lora_A" in name else tensor for name, tensor in tensors.items()}
-        save(cut, folder)
-    elif fault == "other names":
-        tensors = load_file(folder / "adapter_model.safetensors")
-        save({name.replace("encoder", "other"): tensor for name, tensor in tensors.items()}, folder)
-    elif fault == "another kind":
-        settings_file.write_text(json.dumps(json.loads(settings_file.read_text()) | {"peft_type": "IA3"}))
-    elif fault == "damaged":
-        settings_file.write_text("{")
+    folder = shutil.copytree(adapter, tmp_path / "a")
+    FAULTS[fault](folder)
     with pytest.raises(ValueError) as caught:
         WordAligner.from_pretrained(str(tiny_model), adapter=str(folder))
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
 
 
-def save(tensors, folder):
-    from safetensors.torch import save_file
-
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(tensors, folder / "adapter_model.safetensors")
-
-
-def test_command_uses_an_adapter(tiny_model, adapter, tmp_path, capsys):
+def test_command_uses_an_adapter(word_align, align_refused, adapter, tmp_path):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text(" ||| ".join(PAIR) + "\n")
-    outputs = {}
-    for name in ("none", str(adapter)):
-        output = tmp_path / f"{len(outputs)}.txt"
-        main([str(pairs), f"--model={tiny_model}", f"--adapter={name}", "--probabilities", f"--output={output}"])
-        outputs[name] = output.read_text()
-    assert outputs["none"] != outputs[str(adapter)]
-    with pytest.raises(SystemExit):  # the links of another adapter are not those of this file
-        command = [str(pairs), f"--model={tiny_model}", "--probabilities", f"--output={tmp_path / '1.txt'}", "--resume"]
-        main(command)
-    assert "adapter" in capsys.readouterr().err
+    written = (pairs, "--probabilities", f"--output={tmp_path / 'links'}", f"--adapter={adapter}")
+    word_align(*written)
+    assert (tmp_path / "links").read_text() != word_align(pairs, "--probabilities", "--adapter=none").out
+    # the links of another adapter are not those of this file
+    assert "adapter" in align_refused(*written[:-1], "--resume")
 
 
 def test_card_and_push_of_an_adapter(adapter, tmp_path, capsys):
     folder = shutil.copytree(adapter, tmp_path / "a")
     card = write_card(folder, repo="owner/aligner", license="cc-by-sa-4.0").read_text(encoding="utf-8")
-    for text in (
-        "base_model: owner/base",
-        "library_name: peft",
-        "license: cc-by-sa-4.0",
-        "| 30.0 | 20.0 |",
-        "A limit.",
-    ):
-        assert text in card
+    facts = ["base_model: owner/base", "library_name: peft", "license: cc-by-sa-4.0", "| 30.0 | 20.0 |", "A limit."]
+    assert all(fact in card for fact in facts)
     assert check_folder(folder) == []
     assert push(folder, "owner/aligner", dry_run=True) is None
     assert "adapter_model.safetensors" in capsys.readouterr().out
@@ -218,24 +211,17 @@ def test_card_and_push_of_an_adapter(adapter, tmp_path, capsys):
 def test_check_finds_faults_of_an_adapter(adapter, tmp_path, file, content):
     folder = shutil.copytree(adapter, tmp_path / "a")
     write_card(folder, repo="owner/aligner", license="cc-by-sa-4.0")
-    if content is not None:
-        (folder / file).write_text(content)
-    elif file == "adapter_model.safetensors":
-        (folder / file).unlink()
+    if content is None:  # the weights have another name
+        shutil.move(folder / "adapter_model.safetensors", folder / "other.safetensors")
     else:
-        shutil.copy(folder / "adapter_model.safetensors", folder / file)
+        (folder / file).write_text(content)
     assert file in {problem.file for problem in check_folder(folder)}
 
 
 def test_zoo_adapter_is_small_and_of_the_lower_layers():
-    settings = json.loads((DEFAULT_ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
-    alignment = json.loads((DEFAULT_ADAPTER / ADAPTER_SETTINGS).read_text(encoding="utf-8"))
+    settings = read_json(DEFAULT_ADAPTER / "adapter_config.json")
+    alignment = read_json(DEFAULT_ADAPTER / ADAPTER_SETTINGS)
     assert settings["base_model_name_or_path"] == DEFAULT_MODEL
-    assert settings["r"] == RANK
     assert settings["layers_to_transform"] == list(range(alignment["word_alignment_layer"]))
-    weights = DEFAULT_ADAPTER / "adapter_model.safetensors"
-    assert weights.stat().st_size < 1_000_000
-    with safe_open(str(weights), framework="pt") as tensors:
-        shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]
-    assert len(shapes) == 7 * 6 * 2
+    assert (DEFAULT_ADAPTER / "adapter_model.safetensors").stat().st_size < 1_000_000
     assert check_folder(DEFAULT_ADAPTER) == []

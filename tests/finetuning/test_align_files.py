@@ -45,16 +45,14 @@ def test_read_gold(file, content, base, expected):
 def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
     gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 S\n2 2 1 S\n"))
     fitting, left_out = fit_gold(gold, [(2, 2), (3, 1)])
-    assert fitting == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)}), 1: Gold({(0, 0), (1, 0)}, {(0, 0), (1, 0)})}
+    assert {number: as_pharaoh(links) for number, links in fitting.items()} == {0: "0-0 1-1", 1: "0-0 1-0"}
     assert left_out == ["sentence 2: (0, 1), of 3 and 1 words", "sentence 2: (3, -99), of 3 and 1 words"]
     assert len(describe_fit(gold, fitting, left_out, "gold")) == 1
     assert not describe_fit(gold, fitting, [], "gold")
-    # numbers with gaps, of which there are as many as sentences: their order
-    links = read_gold(file("".join(f"{number:04} {word} 1 S\n" for word, number in enumerate((7, 30, 201), 1))))
-    assert fit_gold(links, [(3, 1)] * 3) == ({n: Gold({(n, 0)}, {(n, 0)}) for n in range(3)}, [])
 
 
 ONE = "1 1 1 S\n2 1 2 S\n"  # links of sentences 1 and 2
+DIAGONAL = "".join(f"1 {i} {i} S\n" for i in range(1, 20))  # of sentence 1
 
 
 @pytest.mark.parametrize(
@@ -64,37 +62,35 @@ ONE = "1 1 1 S\n2 1 2 S\n"  # links of sentences 1 and 2
         (f"0 1 1 S\n{ONE}", None, [(1, 2)] * 4, [0, 1, 2]),
         (ONE, 0, [(1, 2)] * 4, [1, 2]),
         (ONE, 1, [(1, 2)] * 4, [0, 1]),
-        (ONE, None, [(1, 2)] * 4, None),
-        (ONE, None, [(1, 2)] * 3, None),
-        ("".join(f"1 {i} {i} S\n" for i in range(1, 20)), None, [(1, 1), (19, 19), (1, 1)], [1]),  # only there it fits
-        ("".join(f"1 {i} {i} S\n" for i in range(1, 20)), None, [(19, 19), (1, 1), (1, 1)], [0]),
-        ("7 1 1 S\n9 1 1 S\n", None, [(1, 2)] * 2, [0, 1]),  # in their order
+        (DIAGONAL, None, [(1, 1), (19, 19), (1, 1)], [1]),  # only there it fits
+        (DIAGONAL, None, [(19, 19), (1, 1), (1, 1)], [0]),
+        ("7 1 1 S\n9 1 1 S\n", None, [(1, 2)] * 2, [0, 1]),  # as many as sentences: in their order
     ],
 )
 def test_fit_gold_base_of_sentences(file, content, base, lengths, expected):
-    gold = read_gold(file(content), base=base)
-    if expected is None:
-        with pytest.raises(ValueError, match="--gold-base"):
-            fit_gold(gold, lengths)
-    else:
-        assert list(fit_gold(gold, lengths)[0]) == expected
+    assert list(fit_gold(read_gold(file(content), base=base), lengths)[0]) == expected
+
+
+@pytest.mark.parametrize("sentences", [3, 4])
+def test_fit_gold_asks_for_a_base_of_sentences(file, sentences):
+    with pytest.raises(ValueError, match="--gold-base"):
+        fit_gold(read_gold(file(ONE)), [(1, 2)] * sentences)
 
 
 def read(*files, **settings):
     return list(PairReader(list(files), **settings))
 
 
-@pytest.mark.parametrize("separator", [" ||| ", "\t", None])
-def test_pair_reader_splits_lines_at_spaces_and_tabs(file, separator):
+@pytest.mark.parametrize(("separator", "blanks"), [(" ||| ", "\t "), ("\t", "  ")])
+def test_pair_reader_splits_lines_at_spaces_and_tabs(file, separator, blanks):
     """Other white space, control and invisible characters are part of a word, as in fast_align."""
     source = ["10\u00a0000", "EUR,", "\u00a0", "l'a\u3000b", "\u2028", "\x0bx\x0c", "\x1c", "\x85", "a\rb", "\u200b"]
     target = ["\u00a0", '"x."', "日本語。", "\ufeff", "|", "10\u202f000", "\u00a0"]
-    texts = "  ".join(source), (" " if separator == "\t" else "\t ").join(target)
-    lines = [separator.join(texts)] if separator else texts
-    files = [file(f" {line} \r\n", name) for line, name in zip(lines, "xy", strict=False)]
-    assert read(*files) == [(source, target)]
-    ((*sides,),) = read(*files, split=True)
-    assert [side.strip(" ") for side in sides] == list(texts)
+    sides = ["  ".join(source), blanks.join(target)]
+    path = file(f" {separator.join(sides)} \r\n")
+    two_files = [file(f" {side} \r\n", name) for side, name in zip(sides, "xy", strict=True)]
+    assert read(path) == read(*two_files) == [(source, target)]
+    assert read(path, split=True) == [tuple(sides)]
 
 
 def test_pair_reader_of_columns(file):
@@ -118,10 +114,10 @@ def test_pair_reader_of_lines(file):
     expected = [(["das", "Haus"], ["the", "house"]), ([], []), (["a"], []), ([], ["b"]), (["x|||y"], ["z"])]
     assert read(file("\ufeffdas Haus ||| the house\r\n\na ||| \n ||| b\nx|||y ||| z\n")) == expected
     assert read(file("das Haus\tthe house\r\n\na\t\n\tb\nx|||y\tz")) == expected
-    two = file("a b\n\nc ||| d", "x"), file("A B\nB\nC\n", "y")
-    assert read(*two) == [(["a", "b"], ["A", "B"]), ([], ["B"]), (["c", "|||", "d"], ["C"])]
+    source = file("a b\n\nc ||| d", "x")
+    assert read(source, file("A B\nB\nC\n", "y")) == [(["a", "b"], ["A", "B"]), ([], ["B"]), (["c", "|||", "d"], ["C"])]
     with pytest.raises(ValueError, match="z.* 2"):
-        read(two[0], file("A\nB\n", "z"))
+        read(source, file("A\nB\n", "z"))
 
 
 def test_pair_reader_of_jsonl_and_csv(file):
@@ -132,34 +128,30 @@ def test_pair_reader_of_jsonl_and_csv(file):
 
 
 @pytest.mark.parametrize(
-    ("source", "is_unspaced"),
-    [("我们不相信。", True), ("ฉันรักแมวมาก", True), ("我们 不 相信 。", False), ("나는 고양이를 좋아한다", False)],
-)
-def test_check_counts_sides_without_blanks_between_words(file, source, is_unspaced):
-    reader = PairReader([file(f"a ||| b\n{source} ||| x y\nx y ||| {source}\n")])
-    assert reader.check() == 3
-    assert reader.running_text["unspaced"] == 2 * is_unspaced
-
-
-@pytest.mark.parametrize(
-    ("text", "glued"),
+    ("text", "unspaced", "glued"),
     [
-        ("Das Haus, das (dort) steht.", 2),
-        ("Das Haus , das ( dort ) steht .", 0),
-        ("Mr. Smith ... 3.5 a.b don't l' !? \u2026", 1),
-        ("क्या हाल है। 1) a:b", 1),
-        ("مرحبا، كيف؟", 2),
+        ("我们不相信。", 1, 0),
+        ("ฉันรักแมวมาก", 1, 0),
+        ("我们 不 相信 。", 0, 0),
+        ("나는 고양이를 좋아한다", 0, 0),
+        ("Das Haus, das (dort) steht.", 0, 2),
+        ("Das Haus , das ( dort ) steht .", 0, 0),
+        ("Mr. Smith ... 3.5 a.b don't l' !? \u2026", 0, 1),
+        ("क्या हाल है। 1) a:b", 0, 1),
+        ("مرحبا، كيف؟", 0, 2),
     ],
 )
-def test_check_counts_words_that_end_in_punctuation(file, text, glued):
-    reader = PairReader([file(f"{text} ||| x\n\n我们不相信。 ||| y.\n")])
-    counts = {"unspaced": 1, "words": len(text.split()) + 2, "glued": glued + 1}
+def test_check_counts_what_looks_like_running_text(file, text, unspaced, glued):
+    reader = PairReader([file(f"{text} ||| x\n\nx ||| y.\n")])
     for _ in range(2):  # of the current pass
         assert reader.check() == 3
-        assert reader.running_text == counts
-    lists = PairReader([file(json.dumps({"source": ["a."], "target": ["b."]}), "x.jsonl")], split=False)
-    assert list(lists) == [(["a."], ["b."])]
-    assert not lists.running_text.total()
+        assert (reader.running_text["unspaced"], reader.running_text["glued"]) == (unspaced, glued + 1)
+
+
+def test_words_of_lists_are_no_running_text(file):
+    reader = PairReader([file('{"source": ["a."], "target": ["b."]}', "x.jsonl")], split=False)
+    assert list(reader) == [(["a."], ["b."])]
+    assert not reader.running_text.total()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pandas as pd
 import pytest
-from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
 from crosslingual_zoo.finetuning.align import links as command
@@ -65,12 +64,11 @@ def test_links_are_those_of_the_aligner(word_align, expected, pairs):
 def test_links_of_any_format(word_align, expected, pairs, tmp_path, monkeypatch):
     frame = pd.DataFrame(SIDES, columns=["de", "en"])
     frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.to_csv(tmp_path / "x.tsv", index=False, header=False, sep="\t")
+    for name in frame:
+        (tmp_path / f"x.{name}").write_text("\n".join(frame[name]) + "\n", encoding="utf-8")
     frame["de"] = frame["de"].str.split()
     frame.to_json(tmp_path / "x.jsonl", orient="records", lines=True)  # its text has no punctuation to split
-    sources, targets = zip(*SIDES, strict=True)
-    (tmp_path / "x.de").write_text("\n".join(sources) + "\n", encoding="utf-8")
-    (tmp_path / "x.en").write_text("\n".join(targets) + "\n", encoding="utf-8")
-    (tmp_path / "x.tsv").write_text("\n".join(map("\t".join, SIDES)) + "\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for arguments in ("x.de x.en", "x.tsv", "x.jsonl --columns de en", "x.csv --columns de en"):
         assert word_align(*arguments.split()).out == expected, arguments
@@ -115,10 +113,8 @@ def test_links_refuses_weights_that_are_not_finite(zoo_model_dir, align_refused,
         ("my data/a.zh-CN", "a.pt_BR"),
     ],
 )
-def test_links_of_paths_that_do_not_exist_are_no_sentences(word_align, align_refused, tmp_path, monkeypatch, arguments):
-    monkeypatch.chdir(tmp_path)
-    assert arguments[0] in align_refused(*arguments, "--output", "F")
-    assert not (tmp_path / "F").exists()
+def test_as_sentences_takes_no_paths_that_do_not_exist(arguments):
+    assert command.as_sentences(list(arguments)) is None
 
 
 @pytest.mark.parametrize(
@@ -178,32 +174,24 @@ def test_links_count_words_of_lines_and_of_other_text(word_align, tmp_path, name
         (tmp_path / name).write_text(content, encoding="utf-8")
         arguments.append(tmp_path / name)
     row = json.loads(word_align(*arguments).out)
+    assert row["source"] == (list(CHINESE) if is_split else [CHINESE])
+    assert ("target_offsets" in row) == is_split
     if is_split:
-        assert row["source"] == list(CHINESE)
         assert row["target"] == ["we", "don't", "believe", "it", "."]
         assert [ENGLISH[begin:end] for begin, end in row["target_offsets"]] == row["target"]
     else:
-        assert row["source"] == [CHINESE]
         assert row["target"] == ENGLISH.split()
-        assert "target_offsets" not in row
 
 
-@pytest.mark.parametrize(
-    ("command", "options", "changes"),
-    [((), (), "words of 1 pairs"), (("score",), ("--gold", "gold.txt"), "--split .* 1 of")],
-    ids=["links", "score"],
-)
-def test_split_is_named_for_running_text_and_its_changes_are_counted(
-    word_align, tmp_path, monkeypatch, command, options, changes
-):
+@pytest.mark.parametrize("command", ["raw.txt", "score raw.txt --gold gold.txt"], ids=["links", "score"])
+def test_split_is_named_for_running_text(word_align, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw.txt").write_text("das Haus, hier. ||| the house here\na b ||| c d\n", encoding="utf-8")
-    (tmp_path / "spaced.txt").write_text("das Haus , hier . ||| the house here\na b ||| c d\n", encoding="utf-8")
     (tmp_path / "gold.txt").write_text("0-0\n0-0\n")
-    assert "2 of 10 words" in word_align(*command, "raw.txt", *options).err
-    assert re.search(changes, word_align(*command, "raw.txt", *options, "--split").err)
-    assert "--split" not in word_align(*command, "spaced.txt", *options).err
-    assert "--split" not in word_align(*command, "spaced.txt", *options, "--split").err
+    assert "2 of 10 words" in word_align(*command.split()).err
+    assert re.search("words of 1 pairs|1 of", word_align(*command.split(), "--split").err)
+    (tmp_path / "raw.txt").write_text("das Haus , hier . ||| the house here\na b ||| c d\n", encoding="utf-8")
+    assert "--split" not in word_align(*command.split()).err
 
 
 def test_links_depend_on_every_setting(word_align, pairs):
@@ -216,38 +204,34 @@ def test_links_depend_on_every_setting(word_align, pairs):
 
 
 def test_resume_twice_gives_the_links_of_one_run(word_align, many, tmp_path):
-    links = tmp_path / "links.txt"
-    whole = tmp_path / "whole.txt"
     lines = many.read_text().splitlines(True)
-    for count, more in ((70, ()), (150, ["--resume"]), (200, ["--resume"])):
+    for count in (70, 150, 200):
         many.write_text("".join(lines[:count]))
-        word_align(many, "--output", links, "--batch-size", "1", *more)
-    word_align(many, "--output", whole, "--batch-size", "1")
-    assert links.read_bytes() == whole.read_bytes()
+        word_align(many, "--output", tmp_path / "links.txt", "--batch-size", "1", "--resume")
+    word_align(many, "--output", tmp_path / "whole.txt", "--batch-size", "1")
+    assert (tmp_path / "links.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
 
 
 def test_resume_of_a_finished_run_loads_no_model(word_align, many, tmp_path, monkeypatch):
     links = tmp_path / "links.txt"
-    lines = many.read_text()
+    resumed = (many, "--output", links, "--resume")
     word_align(many, "--output", links)
     whole = links.read_bytes()
-    resumed = (many, "--output", links, "--resume")
     load = Mock(wraps=command.load_aligner)
     monkeypatch.setattr(command, "load_aligner", load)
-    _, printed = word_align(*resumed)
-    assert "is finished" in printed
-    assert "200" in printed
+    word_align(*resumed)
     assert load.call_count == 0
     assert links.read_bytes() == whole
     # not finished: a cut file, another rule, and more pairs
     links.write_bytes(whole[:-5])
-    assert "is finished" not in word_align(*resumed).err
+    word_align(*resumed)
     assert load.call_count == 1
     assert links.read_bytes() == whole
     with pytest.raises(SystemExit):
         word_align(*resumed, "--threshold", "0.3")
-    many.write_text(f"{lines}a ||| b\n")
-    assert "is finished" not in word_align(*resumed).err
+    with many.open("a") as file:
+        file.write("a ||| b\n")
+    word_align(*resumed)
     assert load.call_count == 3
     assert links.read_bytes().startswith(whole)
     assert links.read_bytes().count(b"\n") == 201
@@ -256,58 +240,25 @@ def test_resume_of_a_finished_run_loads_no_model(word_align, many, tmp_path, mon
 def test_resume_compares_the_model_of_a_finished_run(
     word_align, align_refused, change_weights, tiny_model, many, tmp_path
 ):
-    model = tmp_path / "model"
-    links = tmp_path / "links.txt"
-    shutil.copytree(tiny_model, model)
-    word_align(many, "--output", links, model=model)
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    written = (many, "--output", tmp_path / "links.txt")
+    word_align(*written, model=model)
     change_weights(model)
-    assert "model: " in align_refused(many, "--output", links, "--resume", model=model)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ["many.txt", "score many.txt --gold gold.txt", "project labels.conll texts.txt"],
-    ids=["links", "score", "project"],
-)
-def test_the_bar_moves_with_each_batch(word_align, many, tmp_path, monkeypatch, arguments):
-    positions = []
-    update = Progress.update
-
-    def noted(self, task, **fields):
-        update(self, task, **fields)
-        positions.append(self.tasks[task].completed)
-
-    monkeypatch.setattr(Progress, "update", noted)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gold.txt").write_text("0-0\n" * 200)
-    labels = ""
-    texts = ""
-    for line in many.read_text(encoding="utf-8").splitlines():
-        source, target = line.split(" ||| ")
-        labels += "".join(f"{word}\tX\n" for word in source.split()) + "\n"
-        texts += f"{target}\n"
-    (tmp_path / "labels.conll").write_text(labels, encoding="utf-8")
-    (tmp_path / "texts.txt").write_text(texts, encoding="utf-8")
-    word_align(*arguments.split(), "--batch-size", "20")
-    # in a block of 32 batches
-    assert positions[:9] == [20, 40, 60, 80, 100, 120, 140, 160, 180]
-    assert max(positions) == 200
-    assert positions == sorted(positions)
+    assert "model: " in align_refused(*written, "--resume", model=model)
 
 
 def test_resume_refuses_other_settings_model_and_input(word_align, align_refused, many, tmp_path, tiny_veco):
     links = tmp_path / "links.txt"
-    other = tmp_path / "other.txt"
-    word_align(many, "--output", links, "--batch-size", "1")
+    resumed = ("--output", links, "--batch-size", "1", "--resume")
+    word_align(many, *resumed[:-1])
     before = links.read_bytes()
-    other.write_text("a ||| b\n")
     assert "exists" in align_refused(many, "--output", links)
-    resumed = ("--output", links, "--resume", "--batch-size", "1")
     assert "method: ot_words -> mutual" in align_refused(many, *resumed, "--method", "mutual")
     assert "model: sha256:" in align_refused(many, *resumed, model=tiny_veco)
-    assert "input: " in align_refused(other, *resumed)
-    many.write_text("a ||| b\n")
-    assert "only 1" in align_refused(many, *resumed)
+    other = tmp_path / "other.txt"
+    for path, named in ((other, "input: "), (many, "only 1")):
+        path.write_text("a ||| b\n")
+        assert named in align_refused(path, *resumed)
     assert links.read_bytes() == before
 
 
@@ -359,17 +310,19 @@ def test_links_in_processes_and_after_kills_are_those_of_one(many, tiny_model, t
         form = ["--probabilities", "--batch-size", "1"]
         return [[str(many), "--model", str(tiny_model), "--output", str(tmp_path / name), *form, *more], at, number]
 
-    codes, printed = run_in(1, PROGRAM, [links("one")], tmp_path)
-    assert codes == [0], printed
+    def run(processes, *commands):
+        codes, printed = run_in(processes, PROGRAM, commands, tmp_path)
+        assert codes == [0] * processes, printed
+        return printed
+
+    run(1, links("one"))
     expected = (tmp_path / "one").read_bytes()
     assert expected.count(b"\n") == 200
 
-    page = ["--html", str(tmp_path / "page.html")]
-    commands = [links("two", *page), links("stopped", at=70, number=signal.SIGINT)]
-    codes, printed = run_in(2, PROGRAM, commands, tmp_path)
-    assert codes == [0, 0], printed
+    page = tmp_path / "page.html"
+    printed = run(2, links("two", "--html", str(page)), links("stopped", at=70, number=signal.SIGINT))
     assert (tmp_path / "two").read_bytes() == expected
-    assert (tmp_path / "page.html").exists()
+    assert page.exists()
     assert printed.count("ended with 130") == 2
     assert expected.startswith((tmp_path / "stopped").read_bytes())
 
@@ -380,12 +333,11 @@ def test_links_in_processes_and_after_kills_are_those_of_one(many, tiny_model, t
     with (tmp_path / "killed").open("ab") as file:
         file.write(b"64")  # a line that was not written to its end
     for name in ("killed", "stopped"):
-        (tmp_path / f"{name} 3").write_bytes((tmp_path / name).read_bytes())
-        (tmp_path / f"{name} 3.word-align.json").write_bytes((tmp_path / f"{name}.word-align.json").read_bytes())
+        for ending in ("", ".word-align.json"):
+            shutil.copy(tmp_path / f"{name}{ending}", tmp_path / f"{name} 3{ending}")
     for processes, ending in ((1, ""), (3, " 3")):
-        commands = [links(f"{name}{ending}", "--resume") for name in ("killed", "stopped")]
-        codes, printed = run_in(processes, PROGRAM, [*commands, links(f"new{ending}")], tmp_path)
-        assert codes == [0] * processes, printed
+        resumed = [links(f"{name}{ending}", "--resume") for name in ("killed", "stopped")]
+        printed = run(processes, *resumed, links(f"new{ending}"))
         assert printed.count(" of earlier runs") == 2, printed
         for name in ("killed", "stopped", "new"):
             assert (tmp_path / f"{name}{ending}").read_bytes() == expected, (name, processes)

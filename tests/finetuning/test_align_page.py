@@ -1,16 +1,15 @@
 """The page of word links: its content, that words cannot become markup, and what it does in a browser."""
 
-import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from crosslingual_zoo.finetuning.align.command import main
 from crosslingual_zoo.finetuning.align.links import STATE_ENDING
 from crosslingual_zoo.finetuning.align.page import MARKER, write_page
 from crosslingual_zoo.modeling.word_alignment import WordAlignment
+from crosslingual_zoo.zoo_core.provenance import read_json
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
 HOUSE = WordAlignment(["the", "house"], ["das", "Haus"], [(0, 0), (1, 1), (1, 0)], [0.95, 0.6, 0.2])
@@ -53,20 +52,16 @@ def test_write_page_makes_no_markup_of_words_and_loads_nothing(write):
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
-def test_links_html_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+def test_links_html_has_the_first_pairs_and_the_links_of_the_output(word_align, tmp_path, monkeypatch, options):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
     pairs = tmp_path / "pairs.txt"
     page = tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
-    main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
-    out, _ = capsys.readouterr()
-    text = page.read_text(encoding="utf-8")
-    data = data_of(text)
-    assert "3 of 4" in text
-    assert out.count("\n") == 4
+    lines = word_align(pairs, "--html", page, *options).out.splitlines()
+    data = data_of(page.read_text(encoding="utf-8"))
+    assert len(lines) == 4
     assert [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
     assert data["linkAll"] == bool(options)
-    lines = out.splitlines()
     assert lines[0]
     for pair, line in zip(data["pairs"], lines, strict=False):
         likeliest = {}  # of each source word
@@ -88,66 +83,57 @@ def test_write_page_in_a_browser(write, tmp_path, width):
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": width, "height": 844})
 
-        def show(*settings):
-            write([HOUSE, HOUSE], "", *settings)
+        def show(*alignments, settings=(0.5,)):
+            write(alignments, "", *settings)
             page.goto((tmp_path / "page.html").as_uri())
 
-        show(0.5)
-        strokes = "all => all.map(one => one.getAttribute('stroke-dasharray'))"
-        assert page.eval_on_selector_all("path", strokes) == [None, None]
-        assert page.locator("td.link").count() == 2
+        def count(selector):
+            return page.locator(selector).count()
+
+        show(HOUSE, HOUSE)
+        assert count("path") == count("td.link") == 2
+        assert count("path[stroke-dasharray]") == 0
         page.locator("input").fill("0.1")
-        first, second, third = page.eval_on_selector_all("path", strokes)
-        assert first is None
-        assert second is None
-        assert third is not None
+        assert count("path") == 3
+        assert count("path[stroke-dasharray]") == 1
         page.locator("input").fill("0.9")
         assert page.locator(".word.alone").all_inner_texts() == ["house", "Haus"]
-        assert page.locator("path").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.locator("#next").click()
-        # the slider stays
-        assert page.locator("path").count() == 1
+        assert count("path") == 1  # the slider stays
         assert page.locator("#next").is_disabled()
         page.locator(".word").first.focus()
         page.keyboard.press("ArrowRight")
         assert page.locator(".word:focus").inner_text() == "house"
-        write([WordAlignment(["word"] * 40, ["Wort", "Wort"], [(0, 0), (39, 1)], [0.9, 0.9])], "")  # word under word
-        page.goto((tmp_path / "page.html").as_uri())
-        tops = page.eval_on_selector_all(".side", "sides => sides.map(s => s.firstChild.getBoundingClientRect().top)")
-        assert page.locator(".tall").count() == 1
-        assert tops[0] == tops[1]
-        show(0.97, True)  # the likeliest link of each source word is always shown
-        assert page.locator("path").count() == 2
-        assert page.locator(".word.alone").count() == 0
+        show(WordAlignment(["word"] * 40, ["Wort", "Wort"], [(0, 0), (39, 1)], [0.9, 0.9]))  # word under word
+        first, second = page.eval_on_selector_all(
+            ".side", "sides => sides.map(s => s.firstChild.getBoundingClientRect().top)"
+        )
+        assert count(".tall") == 1
+        assert first == second
+        show(HOUSE, settings=(0.97, True))  # the likeliest link of each source word is always shown
+        assert count("path") == 2
+        assert count(".word.alone") == 0
         page.locator("td").nth(3).hover()
         assert "is linked with" in page.locator(".note").inner_text()
-        show(None)  # no probabilities, and so no slider
-        assert page.locator("path").count() == 3
-        assert page.locator("input").count() == 0
+        show(HOUSE, settings=(None,))  # no probabilities, and so no slider
+        assert count("path") == 3
+        assert count("input") == 0
         page.locator(".word").first.click()
         assert "score" in page.locator(".note").inner_text()
 
 
-@pytest.mark.parametrize(("pairs", "count"), [(2, "2 pairs"), (3, "3 pairs"), (4, "first 3 of 4 pairs")])
-@pytest.mark.parametrize("source", ["file", "pipe", "resumed"])
-def test_links_html_says_of_how_many_pairs_it_shows_the_first(
-    tiny_model, tmp_path, monkeypatch, capsys, pairs, count, source
-):
+def test_links_html_of_a_resumed_run_has_the_first_pairs(word_align, tmp_path, monkeypatch):
     monkeypatch.setattr("crosslingual_zoo.finetuning.align.links.LINES_ON_PAGE", 3)
-    file = tmp_path / "pairs.txt"
+    pairs = tmp_path / "pairs.txt"
     page = tmp_path / "page.html"
-    text = "ein Mann ||| a man\n" * pairs
-    file.write_text(text)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
-    command = ["--model", str(tiny_model), "-" if source == "pipe" else str(file), "--html", str(page)]
-    if source == "resumed":
-        links = tmp_path / "links"
-        main([*command, "--output", str(links)])
-        state = Path(f"{links}{STATE_ENDING}")  # as if stopped behind the first pair
-        first = len(links.read_bytes().splitlines(keepends=True)[0])
-        state.write_text(json.dumps(json.loads(state.read_text()) | {"pairs": 1, "bytes": first}))
-        command += ["--output", str(links), "--resume"]
-    main(command)
-    capsys.readouterr()
-    assert f'<p class="soft">{count};' in page.read_text(encoding="utf-8")
+    links = tmp_path / "links"
+    pairs.write_text("ein Mann ||| a man\n" * 4)
+    word_align(pairs, "--output", links)
+    state = Path(f"{links}{STATE_ENDING}")  # as if stopped behind the first pair
+    first = len(links.read_bytes().splitlines(keepends=True)[0])
+    state.write_text(json.dumps(read_json(state) | {"pairs": 1, "bytes": first}))
+    word_align(pairs, "--html", page, "--output", links, "--resume")
+    text = page.read_text(encoding="utf-8")
+    assert len(data_of(text)["pairs"]) == 3
+    assert "first 3 of 4 pairs" in text

@@ -1,7 +1,6 @@
 """`word-align score`: scores, calibration; looking at candidates changes no link."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,21 +27,19 @@ def score(word_align, tmp_path):
     """score(text of gold, *arguments) -> (stdout, stderr) of the command with five pairs and the tiny model."""
     (tmp_path / "pairs.txt").write_text("\n".join(PAIRS) + "\n", encoding="utf-8")
 
-    def with_gold(gold, *arguments, files=(tmp_path / "pairs.txt",), name="gold.txt"):
-        (tmp_path / name).write_text(gold)
-        return word_align("score", *files, "--gold", tmp_path / name, *arguments)
+    def with_gold(gold, *arguments):
+        (tmp_path / "gold.txt").write_text(gold)
+        return word_align("score", tmp_path / "pairs.txt", "--gold", tmp_path / "gold.txt", *arguments)
 
     return with_gold
 
 
-def test_score_is_that_of_the_links(score, tiny_model, tmp_path, capsys):
+def test_score_is_that_of_the_links(score, word_align, tmp_path):
     out, err = score(GOLD)
     assert "sentence 5: (99, 1), of 7 and 8 words" in err
     assert "3 of the 5 sentences" in err
-    main(["--model", str(tiny_model), str(tmp_path / "pairs.txt")])
-    lines = capsys.readouterr().out.splitlines()
     links = []
-    for line in lines:
+    for line in word_align(tmp_path / "pairs.txt").out.splitlines():
         links.append({(int(source), int(target)) for source, target in re.findall(r"(\d+)-(\d+)", line)})
     sure = {0: {(0, 0), (1, 1)}, 1: {(0, 0), (1, 1)}, 4: {(0, 0)}}
     possible = sure | {0: {(0, 0), (1, 1), (2, 2)}}
@@ -51,21 +48,20 @@ def test_score_is_that_of_the_links(score, tiny_model, tmp_path, capsys):
     right_possible = sum(len(links[number] & possible[number]) for number in sure)
     error = 100 - 100 * (right_sure + right_possible) / (linked + 5)
     assert f"AER {error:.1f}, precision {100 * right_possible / linked:.1f}" in out
-    swept = score(GOLD, "--sweep-layers").out.splitlines()
-    assert [line.split()[1] for line in swept if line.startswith("│")] == ["0", "1", "2"]
+    swept = score(GOLD, "--sweep-layers").out
+    assert re.findall(r"^│ +(\d)", swept, re.MULTILINE) == ["0", "1", "2"]
 
 
-def test_score_of_links_in_files_without_a_model(score, tiny_model, tmp_path, capsys, refused):
+def test_score_of_links_in_files_without_a_model(score, word_align, tmp_path, capsys, refused):
     expected = score(GOLD).out.splitlines()[0].partition(": ")[2]
-    pairs = str(tmp_path / "pairs.txt")
-    files = [str(tmp_path / name) for name in ("plain", "probable")]
-    for path, option in zip(files, ([], ["--probabilities"]), strict=True):
-        main(["--model", str(tiny_model), pairs, "--output", path, *option])
-    capsys.readouterr()
-    arguments = ["score", pairs, "--gold", str(tmp_path / "gold.txt"), "--links", *files]
+    plain = tmp_path / "plain"
+    probable = tmp_path / "probable"
+    word_align(tmp_path / "pairs.txt", "--output", plain)
+    word_align(tmp_path / "pairs.txt", "--output", probable, "--probabilities")
+    arguments = f"score {tmp_path}/pairs.txt --gold {tmp_path}/gold.txt --links {plain} {probable}".split()
     main(arguments)
-    assert capsys.readouterr().out.splitlines() == [f"{path}: {expected}" for path in files]
-    links = Path(files[1]).read_text()
-    for text, named in ((links + "\n", f"{files[1]} has 6 lines"), (f"0-70:0.5 {links}", f"{files[1]}, line 1")):
-        Path(files[1]).write_text(text)
+    assert capsys.readouterr().out.splitlines() == [f"{path}: {expected}" for path in (plain, probable)]
+    links = probable.read_text()
+    for text, named in ((links + "\n", f"{probable} has 6 lines"), (f"0-70:0.5 {links}", f"{probable}, line 1")):
+        probable.write_text(text)
         assert named in refused(arguments, main)

@@ -11,10 +11,8 @@ from crosslingual_zoo.finetuning.align.pairs import PairReader
 from crosslingual_zoo.finetuning.align.xml_pairs import XmlPairs
 
 
-def read(content, format, languages=None):
-    return list(
-        XmlPairs(io.BytesIO(content if isinstance(content, bytes) else content.encode()), "x", format, languages)
-    )
+def read(content, format="tmx", languages=None):
+    return list(XmlPairs(io.BytesIO(content.encode()), "x", format, languages))
 
 
 def test_xml_pairs_of_what_translate_toolkit_writes():
@@ -36,40 +34,34 @@ TMX = '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx><header srcl
 
 
 def unit(**texts):
-    tags = {name.replace("_", "-"): text for name, text in texts.items()}
-    return "<tu>" + "".join(f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in tags.items()) + "</tu>"
+    texts_by_tag = {name.replace("_", "-"): text for name, text in texts.items()}
+    variants = [f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in texts_by_tag.items()]
+    return f"<tu>{''.join(variants)}</tu>"
+
+
+def tmx(*units):
+    return TMX.format("".join(units))
 
 
 def test_xml_pairs_of_languages_of_tmx():
-    content = TMX.format(unit(fr="un", en_US="one", de="eins") + unit(de="zwei", EN_us="two") + unit(en_GB="three"))
-    assert read(content, "tmx") == [("one", "un"), ("two", ""), ("three", "")]
-    assert read(content, "tmx", ("de", "EN")) == [("eins", "one"), ("zwei", "two"), ("", "three")]
+    content = tmx(unit(fr="un", en_US="one", de="eins"), unit(de="zwei", EN_us="two"), unit(en_GB="three"))
+    assert read(content) == [("one", "un"), ("two", ""), ("three", "")]
+    assert read(content, languages=("de", "EN")) == [("eins", "one"), ("zwei", "two"), ("", "three")]
     with pytest.raises(ValueError, match="en-US"):
-        read(content, "tmx", ("en", "it"))
+        read(content, languages=("en", "it"))
 
 
-@pytest.mark.parametrize(
-    ("languages", "expected"),
-    [
-        (("en", "fi"), ("one", "yksi")),
-        (("EN", "FI"), ("one", "yksi")),
-        (("fil", "en"), ("isa", "one")),
-        (("f", "en"), None),
-    ],
-)
-def test_xml_pairs_of_a_language_whose_tag_begins_another_one(languages, expected):
-    content = TMX.format(unit(en="one", fil="isa", fi="yksi"))
-    if expected:
-        assert read(content, "tmx", languages) == [expected]
-    else:
-        with pytest.raises(ValueError, match="fil"):
-            read(content, "tmx", languages)
+def test_xml_pairs_of_a_language_whose_tag_begins_another_one():
+    content = tmx(unit(en="one", fil="isa", fi="yksi"))
+    assert read(content, languages=("EN", "FI")) == [("one", "yksi")]
+    assert read(content, languages=("fil", "en")) == [("isa", "one")]
+    with pytest.raises(ValueError, match="fil"):
+        read(content, languages=("f", "en"))
 
 
 def test_xml_pairs_have_the_text_of_inline_tags_and_not_their_codes():
     bold = '<bpt i="1">&lt;b&gt;<sub>c</sub></bpt><hi>bold <hi>one</hi></hi><ept i="1">&lt;/b&gt;</ept>'
-    seg = f"a {bold} <!-- x -->b<ph/>."
-    assert read(TMX.format(unit(en=seg, de="x")), "tmx") == [("a bold one b.", "x")]
+    assert read(tmx(unit(en=f"a {bold} <!-- x -->b<ph/>.", de="x"))) == [("a bold one b.", "x")]
     first = """<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en"><body><group>
         <trans-unit id="1"><source>a <g id="1">b<x id="2"/></g></source>
         <alt-trans><source>no</source><target>nein</target></alt-trans><note>n</note></trans-unit>
@@ -89,8 +81,12 @@ TWO = '<mrk mtype="seg" mid="7">One.</mrk> <mrk mtype="seg" mid="8">Two.</mrk>'
 
 
 def xliff_unit(source, target, segmented=""):
-    segmented = f"<seg-source>{segmented}</seg-source>" if segmented else ""
-    return f'<trans-unit id="u"><source>{source}</source>{segmented}<target>{target}</target></trans-unit>'
+    segments = f"<seg-source>{segmented}</seg-source>" if segmented else ""
+    return f'<trans-unit id="u"><source>{source}</source>{segments}<target>{target}</target></trans-unit>'
+
+
+def xliff(*units):
+    return XLIFF.format("".join(units))
 
 
 def seg(mid, text, more=""):
@@ -98,9 +94,9 @@ def seg(mid, text, more=""):
 
 
 def test_xml_pairs_leave_out_deletions_of_trados():
-    assert read(XLIFF.format(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
+    assert read(xliff(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
     changed = seg(1, 'a <mrk mtype="x-sdl-deleted">b</mrk><mrk mtype="x-sdl-added">c</mrk>')
-    assert read(XLIFF.format(xliff_unit(changed, changed)), "xliff") == [("a c", "a c")]
+    assert read(xliff(xliff_unit(changed, changed)), "xliff") == [("a c", "a c")]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_xml_pairs_leave_out_deletions_of_trados():
     ],
 )  # fmt: skip
 def test_xml_pairs_are_the_segments_of_a_unit(source, segmented, target, expected):
-    pairs = read(XLIFF.format(xliff_unit(source, target, segmented) + xliff_unit("a", "b")), "xliff")
+    pairs = read(xliff(xliff_unit(source, target, segmented), xliff_unit("a", "b")), "xliff")
     squeezed = [(" ".join(source.split()), " ".join(target.split())) for source, target in pairs]
     assert squeezed == [*expected, ("a", "b")]
 
@@ -137,15 +133,16 @@ def test_xml_pairs_are_the_segments_of_a_unit(source, segmented, target, expecte
     ],
 )
 def test_xml_pairs_part_words_at_tags_of_breaks_and_blocks(tag, between):
-    assert read(XLIFF.format(xliff_unit(f"a{tag}b", "c")), "xliff") == [(f"a{between}b", "c")]
-    assert read(TMX.format(unit(en=f"a{tag}b", de="c")), "tmx") == [(f"a{between}b", "c")]
+    assert read(xliff(xliff_unit(f"a{tag}b", "c")), "xliff") == [(f"a{between}b", "c")]
+    assert read(tmx(unit(en=f"a{tag}b", de="c"))) == [(f"a{between}b", "c")]
 
 
 def test_xml_pairs_of_languages_of_xliff():
     """A <file> of other languages is refused, and `languages` names those to read."""
     file = '<file source-language="en" target-language="{}"><body>{}</body></file>'
-    content = f'<xliff version="1.2">{file.format("de-AT", xliff_unit("one", "eins"))}'
-    content += f"{file.format('fr', xliff_unit('two', 'deux'))}</xliff>"
+    german = file.format("de-AT", xliff_unit("one", "eins"))
+    french = file.format("fr", xliff_unit("two", "deux"))
+    content = f'<xliff version="1.2">{german}{french}</xliff>'
     with pytest.raises(ValueError, match="--languages en fr"):
         read(content, "xliff")
     assert read(content, "xliff", ("en", "de")) == [("one", "eins"), ("two", "")]
@@ -154,27 +151,32 @@ def test_xml_pairs_of_languages_of_xliff():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (TMX.format(unit(en="a", de="b"))[:-20], "line 2"),
-        (TMX.format(unit(en="a", ja="b")).replace("?>", ' encoding="shift_jis"?>').encode(), "encoding"),
-        (TMX.format(unit(en="a", de="b") + "<tu><tuv><seg>a</seg></tuv></tu>"), "unit 2"),
-        (TMX.format(unit(en="a", de=" ")), "en and de"),
-        (b"PK\x03\x04 and more", "XML"),
+        (tmx(unit(en="a", de="b"))[:-20], "line 2"),
+        (tmx(unit(en="a", ja="b")).replace("?>", ' encoding="shift_jis"?>'), "encoding"),
+        (tmx(unit(en="a", de="b"), "<tu><tuv><seg>a</seg></tuv></tu>"), "unit 2"),
+        (tmx(unit(en="a", de=" ")), "en and de"),
+        ("PK\x03\x04 and more", "XML"),
     ],
 )
 def test_xml_pairs_refuses(content, message):
     with pytest.raises(ValueError, match=f"^x.*{message}"):
-        read(content, "tmx")
+        read(content)
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [(name, TMX.format(unit(en="a", de="b"))) for name in ("x.TMX", "x.xml", "x")]
-    + [(name, XLIFF.format(xliff_unit("a", "b"))) for name in ("x.sdlxliff", "x.MQXLIFF", "x.Xlf", "x.de")],
+    ("names", "content"),
+    [
+        ("x.TMX x.xml x", tmx(unit(en="a", de="b"))),
+        ("x.sdlxliff x.MQXLIFF x.Xlf x.de", xliff(xliff_unit("a", "b"))),
+    ],
+    ids=["tmx", "xliff"],
 )
-def test_pair_reader_knows_xml_by_its_ending_or_first_element(tmp_path, name, content):
-    plain = content.encode()
-    for path, written in ((tmp_path / name, plain), (tmp_path / f"{name}.gz", gzip.compress(plain))):
-        path.write_bytes(written)
+def test_pair_reader_knows_xml_by_its_ending_or_first_element(tmp_path, names, content):
+    for name in names.split():
+        (tmp_path / name).write_text(content)
+        with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
+            file.write(content)
+    for path in tmp_path.iterdir():
         reader = PairReader([str(path)])
         assert reader.check() == 1
         assert list(reader) == list(reader) == [("a", "b")]

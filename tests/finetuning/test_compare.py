@@ -39,18 +39,19 @@ def suite_of(tasks=TASKS, **more):
     return load_recipe(Suite, {"name": "two tasks", "tasks": tasks, **more}, [])
 
 
-def folder_of(path, *tasks):
-    for results in tasks:
-        (path / results["task"]).mkdir(parents=True)
-        write_json(path / results["task"] / "results.json", results)
-    scores = {"m": scores_of(suite_of(), {results["task"]: results for results in tasks})}
-    write_json(path / "results.json", {"format": 3, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
+def run_of(path, results):
+    """The folder of a run with these results."""
+    path.mkdir(parents=True)
+    write_json(path / "results.json", results)
     return str(path)
 
 
-def run_of(path, results):
-    path.mkdir()
-    write_json(path / "results.json", results)
+def folder_of(path, *tasks):
+    """The folder of a suite with these results."""
+    for results in tasks:
+        run_of(path / results["task"], results)
+    scores = {"m": scores_of(suite_of(), {results["task"]: results for results in tasks})}
+    write_json(path / "results.json", {"format": 3, "suite": {"name": "two", "tasks": TASKS}, "scores": scores})
     return str(path)
 
 
@@ -69,17 +70,13 @@ def test_scores_of_are_means_of_languages_metrics_and_tasks_seed_by_seed():
 def test_published_of_shows_rows_over_the_same_languages_and_what_they_measure_otherwise():
     row = {"paper": "veco", "table": "Table 2", "row": "XLM-R large, cross-lingual transfer"}
     suite = suite_of([{**TASKS[0], "name": name} for name in ("udpos", "bucc")], published=[row])
-    of_bucc = dict.fromkeys(["de-en", "fr-en", "ru-en", "zh-en"], [1.0, 2.0])
-    results = {
-        "udpos": made_up("udpos", XNLI),
-        "bucc": made_up("bucc", {"f1": of_bucc}, differs=["part of the pools"], pooling="mean"),
-    }
-    (column,) = published_of(suite, results).values()
+    pairs = dict.fromkeys(["de-en", "fr-en", "ru-en", "zh-en"], [1.0, 2.0])
+    udpos = made_up("udpos", XNLI)
+    bucc = made_up("bucc", {"f1": pairs}, differs=["part of the pools"], pooling="mean")
+    (column,) = published_of(suite, {"udpos": udpos, "bucc": bucc}).values()
     assert column == {"bucc": "66.0"}
-    udpos = warnings_of(results["udpos"], references_of(results["udpos"]))
-    bucc = warnings_of(results["bucc"], references_of(results["bucc"]))
-    assert not udpos
-    assert bucc[0].endswith("part of the pools, pooling cls")
+    assert not warnings_of(udpos, references_of(udpos))
+    assert warnings_of(bucc, references_of(bucc))[0].endswith("part of the pools, pooling cls")
 
 
 def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
@@ -96,14 +93,13 @@ def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
 
 def test_compare_of_tasks_lists_differences(tmp_path, refused):
     slow = made_up("xnli", XNLI)
-    out = tmp_path / "out"
     slow["hyperparameters"]["learning_rate"] = 5e-4
     fast = made_up("xnli", {"accuracy": {"en": [16.0, 18.0], "de": [70.0, 70.0]}})
-    runs = ["--run", "A", run_of(tmp_path / "a", fast)]
-    main([*runs, "--run", "B", run_of(tmp_path / "b", slow), "--output", str(out)])
+    out = tmp_path / "out"
+    command = ["--output", str(out), "--run", "A", run_of(tmp_path / "a", fast), "--run", "B"]
+    main([*command, run_of(tmp_path / "b", slow)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "| en | 17.0 ± 1.4 | 81.0 ± 1.4 |" in page
     assert "- hyperparameters.learning_rate: A 0.001; B 0.0005" in page
     assert len((out / "comparison.csv").read_text(encoding="utf-8").splitlines()) == 9  # a row a score
-    other = run_of(tmp_path / "news", made_up("news", XNLI))
-    assert "news" in refused([*runs, "--run", "B", other, "--output", str(out)], main)
+    assert "news" in refused([*command, run_of(tmp_path / "news", made_up("news", XNLI))], main)

@@ -1,6 +1,7 @@
 """CoNLL files and SQuAD's JSON as tables."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,25 +47,22 @@ CONLLU = """# newdoc
 
 
 def test_load_labels_conllu_syntactic_words(tmp_path):
-    lines = []
-    for line in CONLLU.splitlines():
-        is_token = line[:1].isdigit()
-        lines.append("\t".join([*line.split(), *"_____"]) if is_token else line)
-    sentences = rows(write(tmp_path / "es.conllu", "\n".join(lines)))
+    content = re.sub(r"(?m)^(\d.*)", lambda line: line[1].replace(" ", "\t") + "\t_" * 5, CONLLU)
+    sentences = rows(write(tmp_path / "es.conllu", content))
     assert [sentence["tokens"] for sentence in sentences] == [["a", "el", "mar"], ["#"]]
     assert [sentence["upos"] for sentence in sentences] == [["ADP", "DET", "NOUN"], ["SYM"]]
 
 
 def test_load_labels_squad_file_is_its_questions(tmp_path):
-    questions = []
-    for number in range(3):
-        answer = {"text": "b", "answer_start": number}
-        questions.append({"id": str(number), "question": f"q{number}", "answers": [answer]})
-    first = {"title": "t", "paragraphs": [{"context": "a b", "qas": questions[:2]}]}
-    second = {"title": "t", "paragraphs": [{"context": "2020-02-01", "qas": questions[2:]}]}
-    squad = {"version": "1.1", "data": [first, second]}
-    contexts = ["a b", "a b", "2020-02-01"]
-    expected = [{"context": context, **question} for context, question in zip(contexts, questions, strict=True)]
+    questions = [
+        {"id": str(number), "question": "q", "answers": [{"text": "b", "answer_start": number}]} for number in range(3)
+    ]
+    first = {"context": "a b", "qas": questions[:2]}
+    second = {"context": "2020-02-01", "qas": questions[2:]}
+    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [part]} for part in (first, second)]}
+    expected = []
+    for part in (first, second):
+        expected += [{"context": part["context"], **question} for question in part["qas"]]
     assert rows(write(tmp_path / "train-v1.1.json", json.dumps(squad))) == expected
 
 

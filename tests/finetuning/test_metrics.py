@@ -1,8 +1,6 @@
 """Metrics, on predictions whose scores were worked out by hand or follow from a formula."""
 
-import itertools
 import math
-import random
 from functools import partial
 
 import numpy as np
@@ -21,41 +19,45 @@ def aer(predictions, references):
     return load_metric("aer").compute(predictions=predictions, references=references)
 
 
-def test_aer_of_links_by_hand():
-    nothing = {"sure": [], "possible": [[0, 1]]}
-    only_possible = {"sure": [], "possible": [[0, 0], [1, 1]]}
-    assert aer([[], []], [GOLD, nothing]) == {"precision": 0, "recall": 0, "f1": 0, "aer": 100}
-    assert aer([[[0, 0]]], [only_possible]) == {"precision": 100, "recall": 0, "f1": 0, "aer": 0}
-    assert aer([[[0, 0], [5, 5]]], [only_possible])["aer"] == pytest.approx(50)  # |A| = 2, |S| = 0, |A & P| = 1
-    # sure links are possible, and each link counts once
+ONLY_POSSIBLE = {"sure": [], "possible": [[0, 0], [1, 1]]}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "expected"),
+    [
+        ([[], []], [GOLD, {"sure": [], "possible": [[0, 1]]}], (0, 0, 0, 100)),
+        ([[[0, 0]]], [ONLY_POSSIBLE], (100, 0, 0, 0)),
+        ([[[0, 0], [5, 5]]], [ONLY_POSSIBLE], (50, 0, 0, 50)),  # |A| = 2, |S| = 0, |A & P| = 1
+    ],
+)
+def test_aer_of_links_by_hand(predictions, references, expected):
+    names = ("precision", "recall", "f1", "aer")
+    assert aer(predictions, references) == pytest.approx(dict(zip(names, expected, strict=True)))
+
+
+def test_aer_counts_each_link_once_and_sure_ones_as_possible():
     links = [[0, 0], [2, 1], [9, 9]]
     assert aer([links * 2], [{"sure": SURE * 2, "possible": [[2, 1]] * 3}]) == aer([links], [GOLD])
 
 
 def test_aer_is_the_formula_of_the_paper():
-    random.seed(3)
-    all_links = list(itertools.product(range(6), range(7)))
+    generator = np.random.default_rng(3)
+    sure = generator.random((50, 6, 7)) < 0.1
+    possible = sure | (generator.random((50, 6, 7)) < 0.1)
+    links = generator.random((50, 6, 7)) < 0.2
 
-    def draw(share):
-        return {link for link in all_links if random.random() < share}
+    def listed(matrices):
+        return [np.argwhere(matrix).tolist() for matrix in matrices]
 
-    predictions = []
-    references = []
-    predicted, sure, right_sure, right_possible = 0, 0, 0, 0
-    for _ in range(50):
-        sure_links = draw(0.1)
-        links = draw(0.2)
-        possible_links = sure_links | draw(0.1)
-        predictions.append(list(map(list, links)))
-        references.append({"sure": list(map(list, sure_links)), "possible": list(map(list, possible_links))})
-        predicted += len(links)
-        sure += len(sure_links)
-        right_sure += len(links & sure_links)
-        right_possible += len(links & possible_links)
-    scores = aer(predictions, references)
-    precision = right_possible / predicted
-    recall = right_sure / sure
-    error = 1 - (right_sure + right_possible) / (predicted + sure)
+    gold = zip(listed(sure), listed(possible), strict=True)
+    scores = aer(
+        listed(links), [{"sure": sure_links, "possible": possible_links} for sure_links, possible_links in gold]
+    )
+    right_sure = (links & sure).sum()
+    right_possible = (links & possible).sum()
+    precision = right_possible / links.sum()
+    recall = right_sure / sure.sum()
+    error = 1 - (right_sure + right_possible) / (links.sum() + sure.sum())
     f1 = 2 * precision * recall / (precision + recall)
     expected = {"precision": precision, "recall": recall, "f1": f1, "aer": error}
     assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
@@ -189,10 +191,6 @@ def test_chunk_scores_by_hand(gold, predicted, precision, recall, accuracy):
     assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
-def mining(scores, right, **options):
-    return load_metric("mining_f1").compute(predictions=scores, references=right, **options)
-
-
 @pytest.mark.parametrize(
     ("scores", "right", "gold", "threshold"),
     [
@@ -209,17 +207,17 @@ def mining(scores, right, **options):
     ],
 )
 def test_mining_f1_fits_the_best_threshold(scores, right, gold, threshold):
-    right = [bool(flag) for flag in right]
-    fitted = mining(scores, right, gold=gold)
-    assert fitted["threshold"] == threshold
+    scores = np.array(scores)
+    is_right = np.array(right, bool)
+    compute = partial(load_metric("mining_f1").compute, predictions=scores, references=is_right, gold=gold)
 
     def f1(cut):
-        taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
-        return 100 * 2 * sum(taken) / (len(taken) + gold)
+        is_taken = scores >= cut
+        return 200 * is_right[is_taken].sum() / (is_taken.sum() + gold)
 
+    fitted = compute()
+    assert fitted["threshold"] == threshold
     assert fitted["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
-    assert fitted == mining(scores, right, gold=gold, threshold=threshold)
-    taken = [flag for score, flag in zip(scores, right, strict=True) if score >= threshold]
-    assert fitted["mined"] == len(taken)
-    assert fitted["right"] == sum(taken)
-    assert fitted["gold"] == gold
+    assert fitted == compute(threshold=threshold)
+    is_taken = scores >= threshold
+    assert (fitted["mined"], fitted["right"], fitted["gold"]) == (is_taken.sum(), is_right[is_taken].sum(), gold)

@@ -32,11 +32,9 @@ def test_read_every_table_and_language(write, tmp_path):
         write(f"train.{language}", texts(prefix=language))
     one_each = {"path": str(tmp_path / "train.{language}.parquet"), "languages": ["de", "fr"]}
     mixed = {"path": write("mixed", texts(language="sw") + texts(language="zh")), "language_column": "language"}
-    test = [{"path": write("test", texts()), "languages": ["de"]}]
-    data = read([gold, one_each, mixed], test, *ALL)
+    data = read([gold, one_each, mixed], [{"path": gold["path"], "languages": ["de"]}], *ALL)
     assert len(data.train) == 20
-    assert "gold 0" in data.train["text"][:]
-    assert "fr 3" in data.train["text"][:]
+    assert {"gold 0", "fr 3"} <= set(data.train["text"])
     assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
     assert data.protocol["plug_in"] is False
     assert data.protocol["translations"] == "Anna"
@@ -44,9 +42,9 @@ def test_read_every_table_and_language(write, tmp_path):
 
 def test_read_translations_of_columns(write, sample_tokenizer):
     pairs = [{**row, "other": f"hypothesis {i}", "other_en": f"en hypothesis {i}"} for i, row in enumerate(texts())]
-    columns = {"text_columns": ["text", "other"], "translation_columns": ["text_en", "other_en"]}
-    train = {"path": write("train", pairs), "languages": ["de"], **columns}
-    data = read([train], [{"path": write("test", pairs), "languages": ["de"], **columns}], *PLUG_IN)
+    table = {"path": write("pairs", pairs), "languages": ["de"]}
+    table |= {"text_columns": ["text", "other"], "translation_columns": ["text_en", "other_en"]}
+    data = read([table], [table], *PLUG_IN)
     translation = {"translation_text": "en text 1", "translation_pair": "en hypothesis 1"}
     assert data.train[1] == {"text": "text 1", "pair": "hypothesis 1", **translation, "labels": 1, "row": 1}
     assert data.protocol["plug_in"] is True
@@ -65,20 +63,19 @@ def test_read_translations_of_columns(write, sample_tokenizer):
 def test_read_joined_translations(kind, write):
     task_kind = KINDS[kind]
     rows = task_kind.rows(6)
-    path = write("train", rows)
-    test = write("test", rows)
+    path = write("rows", rows)
     english = []
     for row in reversed(rows):  # joined by id, not by position
         translation = {name: row[f"{name}_en"] for name in task_kind.columns(is_trained=True)}
         english.append({"id": row["id"], **translation})
     other = write("english", english)
 
-    def joined(path, is_trained):
+    def joined(is_trained):
         translations = {"path": other, "text_columns": task_kind.columns(is_trained)}
         return task_kind.table(path, is_trained, translation_columns=None, translations=translations)
 
-    data = task_kind.read(joined(path, True), joined(test, False))
-    expected = task_kind.read(path, test)
+    data = task_kind.read(joined(True), joined(False))
+    expected = task_kind.read(path, path)
     assert data.train.to_list() == expected.train.to_list()
     assert data.evaluation["de"].to_list() == expected.evaluation["de"].to_list()
     assert data.protocol["training_data"][0]["translations"]["join_on"] == "id"
@@ -106,6 +103,7 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_pat
     assert model.config.plug_in
     assert model.config.fine_tuned_on[0].endswith("(translate_train_all, plug-in)")
     data = task.encode(task.read())
+    rows = data.evaluation["de"].to_list()
 
     def logits_of(row, other):
         """Logits of a single row, with the translation of another one."""
@@ -116,30 +114,26 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_pat
         with torch.no_grad():
             return model(**inputs).to_tuple()
 
-    scores = record_of(out / "seed-1")["all_scores"]
-    for language, rows in data.evaluation.items():
-        rows = rows.to_list()
-        logits_by_row = [logits_of(row, row) for row in rows]
-        outputs = logits_by_row
-        if task.kept:
-            outputs = [task.kept(logits[0], None) for logits in logits_by_row]
-        batches = [nested_numpify(output) for output in outputs]
-        outcome = task.outcome(data, "evaluation", language, join(batches, np.arange(len(rows))))
-        assert outcome.scores == pytest.approx(scores[language])
-        for row, record in zip(predictions(out / "seed-1", language), outcome.records, strict=True):
-            if "probability" in record:
-                assert row.pop("probability") == pytest.approx(record.pop("probability"), abs=1e-5)
-            assert row == {"language": language, **record}
-        first = rows[0]
-        other = next(row for row in rows if row["translation_input_ids"] != first["translation_input_ids"])
-        assert not torch.allclose(logits_of(first, other)[0], logits_by_row[0][0])
+    batches = []
+    for row in rows:
+        logits = logits_of(row, row)
+        output = task.kept(logits[0], None) if task.kept else logits
+        batches.append(nested_numpify(output))
+    outcome = task.outcome(data, "evaluation", "de", join(batches, np.arange(len(rows))))
+    assert outcome.scores == pytest.approx(record_of(out / "seed-1")["all_scores"]["de"])
+    for row, record in zip(predictions(out / "seed-1", "de"), outcome.records, strict=True):
+        if "probability" in record:
+            assert row.pop("probability") == pytest.approx(record.pop("probability"), abs=1e-5)
+        assert row == {"language": "de", **record}
+    first = rows[0]
+    other = next(row for row in rows if row["translation_input_ids"] != first["translation_input_ids"])
+    assert not torch.allclose(logits_of(first, other)[0], logits_of(first, first)[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer, tmp_path):
-    rows = KINDS[kind].rows(9)
-    recipe = KINDS[kind].load(write("train", rows), write("test", rows))
-    task = task_with(recipe, sample_tokenizer)
+    path = write("rows", KINDS[kind].rows(9))
+    task = task_with(KINDS[kind].load(path, path), sample_tokenizer)
     data = task.encode(task.read())
     model = task.load_model(str(plug_in_veco), 1, data).eval()
     trainer = FineTuningTrainer(task, model, data, task.arguments(1, tmp_path / "trainer"))
@@ -156,8 +150,8 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
 
     inputs = dict(whole)
     for side in ("", "translation_"):
-        fields = task.label_fields(inputs.pop(f"{side}labels"))
-        inputs |= {side + name: values for name, values in fields.items()}
+        label_fields = task.label_fields(inputs.pop(f"{side}labels"))
+        inputs |= {side + name: values for name, values in label_fields.items()}
     expected = model(**inputs).loss
     torch.testing.assert_close(loss(), expected)
     torch.testing.assert_close(loss(1, 5), expected)
@@ -169,92 +163,87 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
 
 
 def test_read_refuses_to_hold_out_translated_rows_and_translations_that_do_not_fit(write):
-    gold = {"path": write("gold", texts())}
-    test = {"path": write("test", texts()), "languages": ["de"]}
-    translated = {"path": write("de", texts()), "languages": ["de"]}
+    table = {"path": write("de", texts()), "languages": ["de"]}
     with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
-        read([gold, translated], [test], *ALL, "selection=source_dev")
-    for other, message in ((texts("aba"), "column id"), (texts("abab") + texts("a"), "row 4 .* column id")):
-        table = {"path": gold["path"], "languages": ["de"], "translations": {"path": write("other", other)}}
+        read([table], [table], *ALL, "selection=source_dev")
+    blank = {"path": write("blank", texts(text_en=" ")), "translation_columns": ["text_en"]}
+    cases = {
+        "row 0 .*column text_en": blank,
+        "column id": {"translations": {"path": write("fewer", texts("aba"))}},
+        "row 4 .* column id": {"translations": {"path": write("twice", texts("abab") + texts("a"))}},
+    }
+    for message, fields in cases.items():
         with pytest.raises(ValueError, match=message):
-            read([table], [table | {"path": test["path"]}], *PLUG_IN)
-    blank = {**translated, "path": write("blank", texts(text_en=" ")), "translation_columns": ["text_en"]}
-    with pytest.raises(ValueError, match="row 0 .*column text_en"):
-        read([blank], [blank | {"path": test["path"]}], *PLUG_IN)
+            read([table | fields], [table | fields], *PLUG_IN)
 
 
 def test_windows_of_with_the_whole_translation(write, sample_tokenizer):
     rows = sentences(12)
-    data = KINDS["tagging"].read(write("train", rows), write("test", rows))
+    path = write("rows", rows)
+    data = KINDS["tagging"].read(path, path)
     encoded = encode(TaggingRecipe(max_length=32, label_subword="first"), data, sample_tokenizer)
     assert "translation_labels" not in encoded.evaluation["de"].column_names
-    sentence_of_window = encoded.train["sentence"][:]
-    assert [number for number in range(12) if sentence_of_window.count(number) > 1] == [0, 4, 8]
-    cut = 0
+    assert max(map(len, encoded.train["input_ids"])) <= 32
+    counts = np.bincount(encoded.train["sentence"][:])
+    assert np.flatnonzero(counts > 1).tolist() == [0, 4, 8]
     for number, row in enumerate(rows):
-        first, *others = [window for window in encoded.train if window["sentence"] == number]
         whole = sample_tokenizer(row["tokens_en"], is_split_into_words=True)
         ids = whole["input_ids"]
         if len(ids) > 32:
             ids = [*ids[:31], 2]
-            cut += 1
-        words = whole.word_ids()
         labels = [IGNORED] * len(ids)
         for word, tag in enumerate(row["labels_en"]):
-            if words.index(word) < 31:
-                labels[words.index(word)] = data.label_names.index(tag)
-        assert first["translation_labels"] == labels
-        for window in others:
-            assert window["translation_labels"] == [IGNORED] * len(ids)
-        for window in (first, *others):
+            token = whole.word_ids().index(word)
+            if token < 31:
+                labels[token] = data.label_names.index(tag)
+        windows = [window for window in encoded.train if window["sentence"] == number]
+        nothing = [IGNORED] * len(ids)
+        expected = [labels] + [nothing] * (len(windows) - 1)  # it is learned once
+        assert [window["translation_labels"] for window in windows] == expected
+        for window in windows:
             assert window["translation_input_ids"] == ids
             assert set(window["translation_attention_mask"]) == {1}
             assert window["length"] == len(window["input_ids"]) + len(ids)
-            assert len(window["input_ids"]) <= 32
-    assert cut == 4
-    assert encoded.protocol["cut_translations"]["train"] == {"all": 4}
-    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": 4}
+    assert encoded.protocol["cut_translations"] == {"train": {"all": 4}, "evaluation": {"de": 4}}
     assert encoded.protocol["split_texts"]["train"] == {"all": 3}
 
 
 def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
     task_kind = KINDS["question_answering"]
     rows = questions(8)
-    recipe = task_kind.load(write("train", rows), write("test", rows))
+    path = write("rows", rows)
+    recipe = task_kind.load(path, path)
     encoded = encode(recipe, task_of(recipe).read(), sample_tokenizer)
 
     def alone(suffix):
-        """The windows of the columns of a side, read as a text of its own."""
+        """The windows by row of the columns of a side, read as a text of its own."""
         columns = ["question", "context", "answers"]
-        side = [{name: row[name + suffix] for name in columns} for row in rows]
-        path = write(f"side{suffix}", side)
+        path = write(f"side{suffix}", [{name: row[name + suffix] for name in columns} for row in rows])
         train = task_kind.table(path, True, translation_columns=columns)
         test = task_kind.table(path, True, translation_columns=columns[:2])
-        return encode(recipe, task_kind.read(train, test), sample_tokenizer).evaluation["de"].to_list()
+        windows = encode(recipe, task_kind.read(train, test), sample_tokenizer).evaluation["de"]
+        return by_row(windows)
 
     x = alone("")
     y = alone("_en")
-    windows = encoded.evaluation["de"].to_list()
-    assert [window["input_ids"] for window in windows] == [window["input_ids"] for window in x]
-    assert "translation_labels" not in encoded.evaluation["de"].column_names
+    windows = by_row(encoded.evaluation["de"])
     trained_windows = iter(encoded.train)
-    unread = 0
-    divided = 0
-    for row in range(len(rows)):
-        windows_of_row = [window for window in windows if window["row"] == row]
-        others = [window for window in y if window["row"] == row]
-        unread += len(others) > len(windows_of_row)
-        divided += len(others) > 1
-        for number, window in enumerate(windows_of_row):
+    assert "translation_labels" not in encoded.evaluation["de"].column_names
+    for row, others in y.items():
+        assert [window["input_ids"] for window in windows[row]] == [window["input_ids"] for window in x[row]]
+        for number, window in enumerate(windows[row]):
             other = others[min(number, len(others) - 1)]
             assert window["translation_input_ids"] == other["input_ids"]
             assert window["length"] == len(window["input_ids"]) + len(other["input_ids"])
             trained = next(trained_windows)
             assert trained["translation_input_ids"] == other["input_ids"]
-            if row < len(rows) - 1 and number < len(others):  # known, and not learned before
-                assert trained["translation_labels"] == other["labels"]
-            else:
-                assert trained["translation_labels"] == [IGNORED, IGNORED]
+            is_learned = row < len(rows) - 1 and number < len(others)  # known, and not learned before
+            assert trained["translation_labels"] == (other["labels"] if is_learned else [IGNORED, IGNORED])
+    unread = sum(len(y[row]) > len(windows[row]) for row in y)
     assert unread
-    assert divided
+    assert any(len(others) > 1 for others in y.values())
     assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}
+
+
+def by_row(windows):
+    return {row: list(group) for row, group in itertools.groupby(windows, key=lambda window: window["row"])}

@@ -1,7 +1,6 @@
 """predictions/: a row for each evaluated one, in order; their scores are those of results.json."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -11,44 +10,42 @@ from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run_folder import finish_seed
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.masking import IGNORED
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
 def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
     results = read_results(topics_run)
-    labels = []
+    predicted = set()
     for seed_number, seed in enumerate(results["seeds"]):
         folder = topics_run / f"seed-{seed}"
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
             rows = predictions(folder, language)
-            lines = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
-            for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
-                assert row["row"] == number
-                assert row["language"] == language
-                assert row["text"] == json.loads(line)["text"]
-                assert row["gold"] == json.loads(line)["topic"]
+            gold = read_rows(sample_corpus_dir / language / "test.jsonl")
+            for number, (row, gold_row) in enumerate(zip(rows, gold, strict=True)):
+                assert (row["row"], row["language"]) == (number, language)
+                assert (row["text"], row["gold"]) == (gold_row["text"], gold_row["topic"])
                 assert 0.2 <= row["probability"] <= 1  # the highest of five
             is_right = [row["gold"] == row["prediction"] for row in rows]
             assert 100 * np.mean(is_right) == pytest.approx(entry["scores"][seed_number])
-            labels.append({row["prediction"] for row in rows})
-    assert max(map(len, labels)) > 2  # or any order of rows would do
+            predicted |= {row["prediction"] for row in rows}
+    assert len(predicted) > 2  # or any order of rows would do
 
 
 def test_predictions_of_tagged_words(write, sample_tokenizer):
-    sentences = [
-        (["Ana", "Silva", "left"], ["I-PER", "I-PER", "O"]),
-        ([], []),
-        (["in", "Lima", "today"], ["O", "B-LOC", "_"]),
-        (["nothing"], ["_"]),
-        ([f"word{n}" for n in range(9)], ["O"] * 8 + ["B-PER"]),  # several windows
+    rows = [
+        {"tokens": ["Ana", "Silva", "left"], "tags": ["B-PER", "I-PER", "O"]},
+        {"tokens": [], "tags": []},
+        {"tokens": ["in", "Lima", "today"], "tags": ["O", "B-LOC", "_"]},
+        {"tokens": ["nothing"], "tags": ["_"]},
+        {"tokens": [f"word{n}" for n in range(9)], "tags": ["O"] * 8 + ["B-PER"]},  # several windows
     ]
-    rows = [{"tokens": words, "tags": tags} for words, tags in sentences]
     columns = {"text_columns": ["tokens"], "label_column": "tags", "languages": ["es"]}
     table = {"path": write("sentences", rows), **columns}
     settings = ["setting=supervised", "source_language=es", "max_length=12"]
     recipe = recipe_with(TaggingRecipe, [table], [table], *settings)
-    data = encode(TaggingRecipe(max_length=12, label_subword="first"), task_of(recipe).read(), sample_tokenizer)
+    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["es"]
     assert len(windows) > 3
     outside = data.label_names.index("O")
@@ -58,14 +55,9 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     predictions[0] = outside  # the first sentence's person is missed
     records = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
     assert [record["row"] for record in records] == [0, 2, 4]
-    first, second, third = records
-    assert first["words"] == ["Ana", "Silva", "left"]
-    assert first["gold"] == ["B-PER", "I-PER", "O"]
-    assert first["prediction"] == ["O", "O", "O"]
-    for record, (words, tags) in ((second, sentences[2]), (third, sentences[4])):
-        assert record["words"] == words
-        assert record["gold"] == tags
-        assert record["prediction"] == tags
+    assert [record["words"] for record in records] == [rows[number]["tokens"] for number in (0, 2, 4)]
+    assert [record["gold"] for record in records] == [rows[number]["tags"] for number in (0, 2, 4)]
+    assert [record["prediction"] for record in records] == [["O"] * 3, rows[2]["tags"], rows[4]["tags"]]
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

@@ -10,34 +10,36 @@ from crosslingual_zoo.finetuning.align.projection import Span, project, project_
 from tests.finetuning.labeled_rows import write_rows
 
 
-def test_project_gives_the_tag_of_the_most_probable_link():
-    many_to_one = project([(0, 0), (1, 0)], [0.6, 0.9], ["ADP", "DET"], 1)
-    assert many_to_one == (["DET"], [Span(0, 1, "ADP")])
-    assert project([(0, 0), (1, 0)], [0.7, 0.7], ["ADP", "DET"], 1)[0] == ["ADP"]  # of equal ones the first
-    assert project([(0, 0), (0, 2)], [0.6, 0.9], ["NOUN"], 3) == (["NOUN", None, "NOUN"], [])
-    assert project([], [], ["NOUN", "VERB"], 2) == ([None, None], [Span(0, 1, "NOUN"), Span(1, 2, "VERB")])
+@pytest.mark.parametrize(
+    ("links", "probabilities", "labels", "length", "expected", "lost"),
+    [
+        ([(0, 0), (1, 0)], [0.6, 0.9], "ADP DET", 1, ["DET"], [Span(0, 1, "ADP")]),
+        ([(0, 0), (1, 0)], [0.7, 0.7], "ADP DET", 1, ["ADP"], [Span(1, 2, "DET")]),  # of equal ones the first
+        ([(0, 0), (0, 2)], [0.6, 0.9], "NOUN", 3, ["NOUN", None, "NOUN"], []),
+        ([], [], "NOUN VERB", 2, [None, None], [Span(0, 1, "NOUN"), Span(1, 2, "VERB")]),
+        # spans of any scheme, as IOB2
+        ([(0, 2), (1, 3), (3, 0), (4, 1)], [0.9] * 4, "B-PER E-PER O S-LOC S-LOC", 4,
+         ["B-LOC", "B-LOC", "B-PER", "I-PER"], []),
+        ([], [], "B-PER I-PER O", 2, ["O", "O"], [Span(0, 2, "PER")]),
+    ],
+)  # fmt: skip
+def test_project_tags_and_spans(links, probabilities, labels, length, expected, lost):
+    assert project(links, probabilities, labels.split(), length) == (expected, lost)
 
 
-def test_project_gives_spans_of_any_scheme_as_iob2():
+def test_project_takes_spans_for_tags_on_demand():
     labels = "B-PER E-PER O S-LOC S-LOC".split()
     links = [(0, 2), (1, 3), (3, 0), (4, 1)]
-    assert project(links, [0.9] * 4, labels, 4)[0] == ["B-LOC", "B-LOC", "B-PER", "I-PER"]
     assert project(links, [0.9] * 4, labels, 4, are_spans=False)[0] == [labels[i] for i in (3, 4, 0, 1)]
-    assert project([], [], ["B-PER", "I-PER", "O"], 2) == (["O", "O"], [Span(0, 2, "PER")])
 
 
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
         ("S-PER", "B-PER"),
-        ("U-PER", "B-PER"),
         ("PER-S", "B-PER"),
         ("I-PER I-PER", "B-PER I-PER"),
-        ("I-PER B-PER O", "B-PER B-PER O"),
         ("B-PER O U-LOC", "B-PER O B-LOC"),
-        ("B-PER I-PER L-PER", "B-PER I-PER I-PER"),
-        ("B-PER M-PER E-PER S-LOC", "B-PER I-PER I-PER B-LOC"),
-        ("B-PER I-PER E-PER O S-LOC", "B-PER I-PER I-PER O B-LOC"),
         ("B I O", "B I O"),
         ("S O E", "B O B"),
         ("_ O", "O O"),
@@ -45,17 +47,14 @@ def test_project_gives_spans_of_any_scheme_as_iob2():
 )
 def test_project_spans_of_a_sentence_with_few_labels(labels, expected):
     labels = labels.split()
-    expected = expected.split()
     links = [(word, word) for word in range(len(labels))]
-    assert project(links, [0.9] * len(links), labels, len(labels), are_spans=True) == (expected, [])
-    lost = project([], [], labels, 1, are_spans=True)[1]
-    assert [span.begin for span in lost] == [word for word, label in enumerate(expected) if label[0] == "B"]
+    assert project(links, [0.9] * len(links), labels, len(labels), are_spans=True) == (expected.split(), [])
 
 
-@pytest.mark.parametrize("labels", [["NOUN"], ["PER", "O"], ["B-PER", "PER"]])
-def test_project_refuses_tags_as_spans(labels):
-    with pytest.raises(ValueError, match=f"'{labels[-1] if labels[-1] != 'O' else 'PER'}'"):
-        project([], [], labels, 1, are_spans=True)
+@pytest.mark.parametrize(("labels", "tag"), [("NOUN", "NOUN"), ("PER O", "PER"), ("B-PER PER", "PER")])
+def test_project_refuses_tags_as_spans(labels, tag):
+    with pytest.raises(ValueError, match=f"'{tag}'"):
+        project([], [], labels.split(), 1, are_spans=True)
 
 
 # words 2 and 4 belong to source words 5 and 6: what is behind them is another run
@@ -93,7 +92,6 @@ def test_project_spans(links, source_spans, expected):
         ("( Parlament zu", "0 1", "Parlament"),  # an opening one at the begin
         ("das Parlament ( MWP", "1 2", "Parlament"),  # an opening one at the end
         ("( das Parlament )", "0 1 2 3", "( das Parlament )"),  # both
-        ("( das Parlament )", "1 2", "das Parlament"),
         ("das Parlament ) zu ändern ,", "0 1 3", "das Parlament"),  # in the middle: the more probable part
         ("Namen ( das Parlament )", "0 2 3", "das Parlament"),
         ("a ( b ) c", "0 4", "a ( b ) c"),
@@ -111,9 +109,7 @@ def test_project_spans(links, source_spans, expected):
         ("（ 议会 ）", "1 2", "议会"),
         # marks that are part of a word
         ("(Parlament) zu", "0 1", "(Parlament) zu"),
-        ("in (das Parlament) zu", "1 2 3", "(das Parlament) zu"),
         ("in (das Parlament) zu", "2 3", "Parlament)"),
-        ("Name (das Parlament)", "0 1", "Name"),
         ("„Welsh Parliament“, zu", "1 2", "Parliament“,"),
         ('die "a b" nicht', "2 3", 'b"'),
         ("1) a b", "0 1 2", "a b"),
@@ -122,10 +118,7 @@ def test_project_spans(links, source_spans, expected):
 def test_project_spans_over_no_mark_without_its_partner(target, linked, expected):
     words = target.split()
     links = [(0, int(word)) for word in linked.split()]
-    probabilities = [0.9] * len(links)
-    (span,) = project_spans(links, probabilities, [Span(0, 1, "X")], words)
-    assert " ".join(words[span.begin : span.end]) == expected
-    labels, lost = project(links, probabilities, ["B-X"], len(words), words=words)
+    labels, lost = project(links, [0.9] * len(links), ["B-X"], len(words), words=words)
     assert [word for word, label in zip(words, labels, strict=True) if label != "O"] == expected.split()
     assert not lost
 
@@ -137,6 +130,7 @@ def test_project_refuses_other_words_than_length():
 
 @pytest.fixture
 def run(word_align):
+    """run(*arguments) -> (stdout, stderr) of `word-align project` with the states of layer 1."""
     return lambda *arguments: word_align("project", "--layer", "1", *arguments)
 
 
@@ -162,9 +156,8 @@ def words(tmp_path):
     ],
 )
 def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, target, warning):
-    labels, texts = words
     output = tmp_path / "out.conll"
-    out, err = run(labels, texts, "--output", output, *option)
+    out, err = run(*words, "--output", output, *option)
     alignment = links_of(aligner, ["zwei", "Hunde", "spielen"], translation)
     tags, _ = project(alignment.links, alignment.probabilities, ["NUM", "NOUN", "VERB"], len(target))
     assert any(tags)
@@ -172,76 +165,48 @@ def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, t
     lines = [f"{word}\t{tag or '_'}" for word, tag in zip(target, tags, strict=True)]
     assert output.read_text() == "\n".join([*lines, "", "", ""])
     assert out == ""
-    assert "1 of 1 DET" in err
-    assert "precision fp32" in err
-    warnings = re.findall("1 of 2 translations|1 of 3 words", err)
-    assert warnings == [warning]
+    assert set(re.findall("1 of 1 DET|1 of 2 translations|1 of 3 words", err)) == {"1 of 1 DET", warning}
 
 
 def test_project_of_spans_of_characters(run, aligner, tmp_path):
     spans = [{"start": 10, "end": 20, "label": "A"}, {"start": 4, "end": 6, "label": "B"}]
     row = {"id": 7, "source": "Ein Mann, zwei Hunde.", "target": "a man, two dogs.", "spans": spans}
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps(row) + "\n\n")
+    path = write_rows(tmp_path / "pairs.jsonl", [row])
     out, err = run(path)
-    line, empty = out.split("\n")[:2]
-    assert empty == ""
     alignment = links_of(aligner, row["source"], row["target"])
     offsets = alignment.target_offsets
+    words = [Span(3, 5, "A"), Span(1, 2, "B")]  # of Ein Mann , zwei Hunde .
     target_spans = []
-    # words: Ein Mann , zwei Hunde .
-    for span in project_spans(alignment.links, alignment.probabilities, [Span(3, 5, "A"), Span(1, 2, "B")]):
-        if span is None:
-            target_spans.append(None)
-        else:
-            start, _ = offsets[span.begin]
-            _, end = offsets[span.end - 1]
-            target_spans.append({"start": start, "end": end, "label": span.label})
-    assert any(target_spans)
-    assert json.loads(line) == row | {"target_spans": target_spans}
-    assert "of 1 A" in err
-    assert "of 1 B" in err
+    for span in project_spans(alignment.links, alignment.probabilities, words):
+        start, _ = offsets[span.begin]
+        _, end = offsets[span.end - 1]
+        target_spans.append({"start": start, "end": end, "label": span.label})
+    assert json.loads(out) == row | {"target_spans": target_spans}
     assert "1 of 2 spans" in err  # B ends inside of "Mann"
 
 
 def test_project_writes_null_for_a_lost_span(run, tmp_path):
-    spans = [
-        {"start": 0, "end": 1, "label": "A"},
-        {"start": 2, "end": 3, "label": "B"},
-        {"start": 4, "end": 5, "label": "C"},
-    ]
+    spans = [{"start": 2 * n, "end": 2 * n + 1, "label": label} for n, label in enumerate("ABC")]
     rows = [{"source": "a b c", "target": target, "spans": spans} for target in ("a b c", "", "c")]
     out, err = run(write_rows(tmp_path / "pairs.jsonl", rows))
-    lost = 0
-    for line in out.splitlines():
-        target_spans = json.loads(line)["target_spans"]
-        lost += target_spans.count(None)
-        for span, target_span in zip(spans, target_spans, strict=True):
-            assert target_span is None or target_span["label"] == span["label"]
-    assert json.loads(out.splitlines()[1])["target_spans"] == [None, None, None]
+    all_spans = [json.loads(line)["target_spans"] for line in out.splitlines()]
+    assert all_spans[1] == [None, None, None]
+    for target_spans in all_spans:
+        for label, target_span in zip("ABC", target_spans, strict=True):
+            assert target_span is None or target_span["label"] == label
+    lost = sum(target_spans.count(None) for target_spans in all_spans)
     assert sum(map(int, re.findall(r"(\d) of 3 [ABC]", err))) == lost
-
-
-def test_project_counts_no_span_of_whole_words_as_widened(run, tmp_path):
-    # 🐶 is one character, and two units of UTF-16
-    text = "🐶 Ein Mann, zwei."
-    for shift, is_widened in ((0, False), (1, True)):
-        spans = [{"start": 2 + shift, "end": 10 + shift, "label": "A"}, {"start": 1, "end": 6, "label": "B"}]
-        path = write_rows(tmp_path / f"{shift}.jsonl", [{"source": text, "target": text, "spans": spans}])
-        assert (" of 2 spans" in run(path).err) == is_widened
 
 
 @pytest.mark.parametrize(
     ("tags", "message"), [(["O"], "row 0 .*2 words"), (["B-X", "X"], "row 0 .*'X'")], ids=["too few", "no IOB2"]
 )
-def test_project_refuses_tags(run, refused, write, tmp_path, monkeypatch, tags, message):
+def test_project_refuses_tags(run, refused, tmp_path, monkeypatch, tags, message):
     monkeypatch.setattr(command, "load_aligner", None)  # all is found before the model is loaded
-    path = write("labels", [{"tokens": ["a", "b"], "tags": tags}])
+    path = write_rows(tmp_path / "labels.jsonl", [{"tokens": ["a", "b"], "tags": tags}])
     texts = tmp_path / "texts.txt"
     texts.write_text("a\n")
-    error = refused([path, texts], lambda arguments: run(*arguments))
-    assert path in error
-    assert re.search(message, error)
+    assert re.search(f"{path}.*{message}", refused([path, texts], lambda arguments: run(*arguments)))
 
 
 @pytest.mark.parametrize(
@@ -255,6 +220,4 @@ def test_project_refuses_tags(run, refused, write, tmp_path, monkeypatch, tags, 
 def test_project_refuses_spans(run, refused, tmp_path, monkeypatch, fields, message):
     monkeypatch.setattr(command, "load_aligner", None)  # all is found before the model is loaded
     path = write_rows(tmp_path / "pairs.jsonl", [{"source": "ein", "target": "a", **fields}])
-    error = refused([path], lambda arguments: run(*arguments))
-    assert str(path) in error
-    assert re.search(message, error)
+    assert re.search(f"{path}.*{message}", refused([path], lambda arguments: run(*arguments)))

@@ -1,8 +1,8 @@
 """Runs that are resumed after damage: files that are empty or cut off, full disks, folders that were moved."""
 
-import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,7 +10,8 @@ import torch
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
-from tests.finetuning.tasks import Killed, record_of, weights
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
+from tests.finetuning.tasks import Killed, assert_same_seed
 from tests.finetuning.test_finetuning_run import kill_at
 
 STEPS = 5  # of a seed of `topics`, with checkpoints at 2, 4 and 5
@@ -40,17 +41,19 @@ def steps_of(patch, arguments):
     return steps
 
 
-def assert_same_seed(folder, other):
-    ours = weights(folder)
-    others = weights(other)
-    assert ours.keys() == others.keys()
-    assert all(torch.equal(ours[name], others[name]) for name in ours)
-    for name in ("scores", "selected_step", "selection_score", "steps"):
-        assert record_of(folder)[name] == record_of(other)[name]
+DAMAGE = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[:-9],
+    "zeros": lambda content: bytes(len(content)),
+}
 
 
-def cut(file):
-    file.write_bytes(file.read_bytes()[:-9])
+def damage_file(file, damage):
+    """The file as a crash of the machine or a full disk may leave it."""
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
 
 
 def is_one_line(message):
@@ -59,47 +62,39 @@ def is_one_line(message):
     return "error: " in last and not any("error: " in line or "Traceback" in line for line in before)
 
 
-DAMAGE = {
-    "empty": lambda file: file.write_bytes(b""),
-    "cut": cut,
-    "zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
-    "missing": lambda file: file.unlink(),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("name", "damages"),
     [
-        *(("model.safetensors", damage) for damage in DAMAGE),
-        *(("optimizer.pt", damage) for damage in DAMAGE),
-        ("scheduler.pt", "missing"),
-        ("scheduler.pt", "empty"),
-        ("rng_state.pth", "empty"),
-        ("rng_state.pth", "cut"),
+        ("model.safetensors", "empty cut zeros missing"),
+        ("optimizer.pt", "empty cut zeros missing"),
+        ("scheduler.pt", "missing empty"),
+        ("rng_state.pth", "empty cut"),
         ("config.json", "cut"),
         ("tokenizer.json", "zeros"),
-        ("trainer_state.json", "empty"),
-        ("trainer_state.json", "zeros"),
+        ("trainer_state.json", "empty zeros"),
     ],
 )
 def test_run_resumes_from_the_checkpoint_before_a_damaged_one(
-    name, damage, killed, topics, topics_run, monkeypatch, capsys
+    name, damages, killed_run, topics, topics_run, tmp_path, monkeypatch, capsys
 ):
-    DAMAGE[damage](killed / "checkpoints" / "checkpoint-4" / name)
-    assert steps_of(monkeypatch, [*topics, "seeds=[1]", "--resume"]) == [2, 3, 4]
-    captured = capsys.readouterr()
-    assert "checkpoint-2" in captured.err
-    assert "Traceback" not in captured.err
-    if name != "trainer_state.json":  # the Trainer writes it last: a kill may have left it
-        assert str(killed / "checkpoints" / "checkpoint-4" / name) in captured.err
-    assert_same_seed(killed, topics_run / "seed-1")
+    for damage in damages.split():
+        out = shutil.copytree(killed_run, tmp_path / damage)
+        file = out / "seed-1" / "checkpoints" / "checkpoint-4" / name
+        damage_file(file, damage)
+        with monkeypatch.context() as patch:
+            assert steps_of(patch, [*topics, "seeds=[1]", f"output_dir={out}", "--resume"]) == [2, 3, 4], damage
+        printed = capsys.readouterr().err
+        assert "checkpoint-2" in printed
+        if name != "trainer_state.json":  # the Trainer writes it last: a kill may have left it
+            assert str(file) in printed
+        assert_same_seed(out / "seed-1", topics_run / "seed-1")
 
 
 @pytest.mark.slow
 def test_run_refuses_checkpoints_that_are_all_damaged(killed, topics, refused, monkeypatch):
     for step in (2, 4):
-        DAMAGE["empty"](killed / "checkpoints" / f"checkpoint-{step}" / "optimizer.pt")
+        damage_file(killed / "checkpoints" / f"checkpoint-{step}" / "optimizer.pt", "empty")
     before = sorted(killed.rglob("*"))
     message = refused([*topics, "seeds=[1]", "--resume"])
     assert str(killed / "checkpoints" / "checkpoint-4" / "optimizer.pt") in message
@@ -112,11 +107,12 @@ def test_run_refuses_checkpoints_that_are_all_damaged(killed, topics, refused, m
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "missing"])
 def test_run_refuses_a_damaged_checkpoint_whose_weights_it_will_read(damage, killed, topics, refused):
-    state = json.loads((killed / "checkpoints" / "checkpoint-4" / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(killed / "checkpoints" / "checkpoint-4" / "trainer_state.json")
     assert state["best_global_step"] == 2
-    DAMAGE[damage](killed / "checkpoints" / "checkpoint-2" / "model.safetensors")
+    weights_of_best = killed / "checkpoints" / "checkpoint-2" / "model.safetensors"
+    damage_file(weights_of_best, damage)
     message = refused([*topics, "seeds=[1]", "--resume"])
-    assert str(killed / "checkpoints" / "checkpoint-2" / "model.safetensors") in message
+    assert str(weights_of_best) in message
     assert is_one_line(message)
 
 
@@ -131,7 +127,7 @@ def fill_disk_at(patch, target):
 
     def check(file):
         if str(file).endswith(target):
-            cut(Path(file))
+            damage_file(Path(file), "cut")
             raise DiskIsFull("I/O error: No space left on device (os error 28)\nmore")
 
     def full_save_model(self, output_dir=None, _internal_call=False):
@@ -180,18 +176,14 @@ def test_run_killed_before_its_results_and_moved(selection, copied, topics, tmp_
     arguments = [*topics, "seeds=[1]", f"selection={selection}"]
     main([*arguments, f"output_dir={tmp_path / 'whole'}"])
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(FineTuningTrainer, "outcomes", kill)
+        patch.setattr(FineTuningTrainer, "outcomes", Mock(side_effect=Killed))
         main(arguments)
     (shutil.copytree if copied else shutil.move)(tmp_path / "out", tmp_path / "moved")
     if copied:  # and is another run by now
         for file in (tmp_path / "out").rglob("model.safetensors"):
-            file.write_bytes(b"")
+            damage_file(file, "empty")
     assert steps_of(monkeypatch, [*arguments, f"output_dir={tmp_path / 'moved'}", "--resume"]) == []
     assert_same_seed(tmp_path / "moved" / "seed-1", tmp_path / "whole" / "seed-1")
-
-
-def kill(self):
-    raise Killed
 
 
 @pytest.mark.slow
@@ -240,23 +232,32 @@ def test_run_resumes_wherever_its_model_and_tables_are(moved, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_run_refuses_to_resume_with_other_contents(moved, tmp_path, refused, change_weights):
+def test_run_refuses_another_run_and_to_resume_with_other_contents(moved, tmp_path, refused, change_weights):
     main(moved("here"))
-    resumed = [*moved("there"), "--resume"]
+    again = moved("there")
+    assert "--resume" in refused(again)
+    resumed = [*again, "--resume"]
+    message = refused([*resumed, "training.batch_size=24", "max_length=20"])
+    assert "training.batch_size: 48 -> 24; max_length: 24 -> 20" in message
+
     change_weights(tmp_path / "there" / "model")
     assert "fingerprint" in refused(resumed)
-    shutil.copy(tmp_path / "here" / "model" / "model.safetensors", tmp_path / "there" / "model")
+    restore("model/model.safetensors", tmp_path)
+
     file = tmp_path / "there" / "tokenizer" / "tokenizer.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     pieces = settings["model"]["vocab"]
-    first_piece = pieces[100][0]
-    pieces[100][0] = pieces[101][0]
-    pieces[101][0] = first_piece
-    file.write_text(json.dumps(settings), encoding="utf-8")
+    pieces[100], pieces[101] = pieces[101], pieces[100]
+    write_json(file, settings)
     assert "tokenizer_fingerprint" in refused(resumed)
-    shutil.copy(tmp_path / "here" / "tokenizer" / "tokenizer.json", file)
+    restore("tokenizer/tokenizer.json", tmp_path)
+
     table = tmp_path / "there" / "data" / "de" / "test.jsonl"
     table.write_text(table.read_text(encoding="utf-8").replace('"text": "', '"text": "So ', 1), encoding="utf-8")
     assert "evaluation_data.1.fingerprint" in refused(resumed)
-    shutil.copy(tmp_path / "here" / "data" / "de" / "test.jsonl", table)
+    restore("data/de/test.jsonl", tmp_path)
     main(resumed)
+
+
+def restore(name, folder):
+    shutil.copy(folder / "here" / name, folder / "there" / name)

@@ -17,7 +17,7 @@ from crosslingual_zoo.finetuning.runs import main, run_all
 from crosslingual_zoo.finetuning.seed import Diverged
 from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 from crosslingual_zoo.zoo_core.processes import Stopped
-from crosslingual_zoo.zoo_core.provenance import read_json, write_json
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, save_recipe
 from tests.finetuning.tasks import Killed, run_in
 
@@ -148,47 +148,42 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("scores", "taken"),
-    [((50.0, 50.0), 1e-3), ((40.0, 50.0), 1e-2), ((Diverged(1, "not finite"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)],
+    ("scores", "losses", "best"),
+    [
+        ((50.0, 50.0), (None, None), 0),
+        ((40.0, 50.0), (None, None), 1),
+        ((Diverged(1, "not finite"), 40.0), (None, None), 1),
+        ((math.nan, 40.0), (None, None), 1),
+        ((50.0, 50.0), (0.5, 0.4), 1),
+        ((50.0, 50.0), (0.4, 0.5), 0),
+        ((50.0, 50.0), (0.5, 0.5), 0),
+        ((50.0, 50.0), (math.nan, 0.5), 1),
+    ],
 )
-def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
-    dev = dict(zip(NAMES, scores, strict=True))
+def test_sweep_takes_the_point_of_the_best_score_and_of_the_lower_loss(scores, losses, best, topics, monkeypatch):
     ran = []
 
     def run(recipe, resume, command, evaluate=True, sweep=None):
         ran.append((recipe.training.learning_rate, recipe.seeds, sweep and sweep["score"]))
-        score = None if evaluate else dev[recipe.output_dir.rpartition("/")[2]]
-        if isinstance(score, Exception):
-            raise score
-        return [{"selection_score": score}]
+        if evaluate:
+            return []
+        point = NAMES.index(recipe.output_dir.rpartition("/")[2])
+        if isinstance(scores[point], Exception):
+            raise scores[point]
+        return [{"selection_score": scores[point], "selection_loss": losses[point]}]
 
     monkeypatch.setattr(run_task, "run_task", run)
     finetune([*topics, GRID, "--sweep"])
-    best = scores[(1e-3, 1e-2).index(taken)]
-    assert ran == [(1e-3, [1], None), (1e-2, [1], None), (taken, [1, 2], best)]
+    assert ran == [(1e-3, [1], None), (1e-2, [1], None), ((1e-3, 1e-2)[best], [1, 2], scores[best])]
 
 
-@pytest.mark.parametrize(
-    ("losses", "taken"), [((0.5, 0.4), 1e-2), ((0.4, 0.5), 1e-3), ((0.5, 0.5), 1e-3), ((math.nan, 0.5), 1e-2)]
-)
-def test_sweep_takes_the_lower_loss_of_equal_points(losses, taken, topics, monkeypatch):
-    dev = dict(zip(NAMES, losses, strict=True))
-    ran = []
-
-    def run(recipe, resume, command, evaluate=True, sweep=None):
-        ran.append(recipe.training.learning_rate)
-        return [{"selection_score": 50.0, "selection_loss": dev.get(recipe.output_dir.rpartition("/")[2])}]
-
-    monkeypatch.setattr(run_task, "run_task", run)
-    finetune([*topics, GRID, "--sweep"])
-    assert ran == [1e-3, 1e-2, taken]
+RUNS = ["one", "two", "three"]
 
 
-@pytest.mark.slow
-def test_matrix_resumes_with_the_flag_of_job_queues(product, executed):
-    for _ in range(2):
-        product("--vary", "source_language=zh", "--resume")
-    assert executed == ["zh"]
+@pytest.fixture
+def recipes(topics, tmp_path):
+    """Recipes of runs that are named one, two and three."""
+    return {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in RUNS}
 
 
 ERRORS = [
@@ -221,12 +216,10 @@ def fails_in(monkeypatch):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_in, capsys):
-    names = ["one", "two", "three"]
-    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in names}
+def test_run_all_runs_the_others_after_any_error(error, recipes, tmp_path, fails_in, capsys):
     ran = fails_in("two", error)
     failed = run_all(recipes, []).failed
-    assert ran == names
+    assert ran == RUNS
     assert list(failed) == ["two"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"two failed: {failed['two'].reason}"
@@ -234,7 +227,6 @@ def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_
     is_of_users = isinstance(error, (ValueError, OSError))
     assert trace.exists() != is_of_users
     if not is_of_users:
-        assert type(error).__name__ in line
         assert str(trace) in line
         assert trace.read_text(encoding="utf-8").startswith("Traceback")
     # the same command runs it again, in the same folder
@@ -244,21 +236,18 @@ def test_run_all_runs_the_others_after_any_error(error, topics, tmp_path, fails_
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("error", [Stopped(signal.SIGTERM), KeyboardInterrupt()], ids=["SIGTERM", "Ctrl-C"])
-def test_run_all_stops_at_a_signal(error, topics, tmp_path, fails_in):
-    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
+@pytest.mark.parametrize(
+    ("error", "received"),
+    [
+        (Stopped(signal.SIGTERM), None),
+        (KeyboardInterrupt(), None),
+        (RuntimeError("Connection closed by peer"), signal.SIGTERM),  # another process ended first, for example
+    ],
+)
+def test_run_all_stops_at_a_signal_and_at_an_error_that_one_caused(error, received, recipes, fails_in, monkeypatch):
     ran = fails_in("one", error)
+    monkeypatch.setattr(runs, "received", lambda: received)
     with pytest.raises(type(error)):
-        run_all(recipes, [])
-    assert ran == ["one"]
-
-
-def test_run_all_stops_at_an_error_that_a_signal_caused(topics, tmp_path, fails_in, monkeypatch):
-    """Another process ended first, for example."""
-    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
-    ran = fails_in("one", RuntimeError("Connection closed by peer"))
-    monkeypatch.setattr(runs, "received", lambda: signal.SIGTERM)
-    with pytest.raises(RuntimeError):
         run_all(recipes, [])
     assert ran == ["one"]
 
@@ -278,20 +267,15 @@ main(json.loads(sys.argv[1]))
 
 
 @pytest.mark.slow
-def test_suite_of_two_processes_ends_at_an_error_of_one(topics, tiny_model, tmp_path):
+def test_suite_of_two_processes_ends_at_an_error_of_one(topics_suite, tmp_path):
     """The other one waits for it in the middle of a step, and would take its next run for that."""
-    save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), tmp_path / "topics.yaml")
-    tasks = [{"name": name, "recipe": "topics.yaml"} for name in ("one", "two")]
-    write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
-    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
-    codes, printed = run_in(2, ONE_FAILS, suite, tmp_path)
+    codes, printed = run_in(2, ONE_FAILS, topics_suite(*FAST), tmp_path)
     assert 0 not in codes
     assert "CUDA out of memory" in printed
     assert not (tmp_path / "suite" / "two").exists()
 
 
-def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch):
-    recipes = {name: load_recipe(Recipe, None, [*topics, f"output_dir={tmp_path / name}"]) for name in ("one", "two")}
+def test_run_all_frees_the_memory_of_a_failed_run(recipes, monkeypatch):
     models = []
 
     def run(recipe, resume, command, evaluate=True):
@@ -302,20 +286,18 @@ def test_run_all_frees_the_memory_of_a_failed_run(topics, tmp_path, monkeypatch)
         raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(run_task, "run_task", run)
-    assert len(run_all(recipes, []).failed) == 2 == len(models)
+    assert len(run_all(recipes, []).failed) == 3 == len(models)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_sweep_runs_the_other_points_and_takes_none_after_an_error(error, topics, fails_in, refused):
-    ran = fails_in(NAMES[0], error)
+def test_sweep_runs_the_other_points_and_takes_none_after_an_error(topics, fails_in, refused):
+    ran = fails_in(NAMES[0], MemoryError())
     message = refused([*topics, GRID, "--sweep"])
     assert ran == NAMES
     assert NAMES[0] in message
-    assert "Traceback" not in message
 
 
 @pytest.mark.slow
-def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_model, tmp_path, monkeypatch, refused):
+def test_matrix_runs_the_others_after_an_error(product, tmp_path, monkeypatch, refused):
     step = FineTuningTrainer.training_step
 
     def fails_for_german(self, *args, **kwargs):
@@ -326,19 +308,4 @@ def test_matrix_and_suite_run_the_others_after_an_error(product, topics, tiny_mo
     monkeypatch.setattr(FineTuningTrainer, "training_step", fails_for_german)
     message = refused(["--vary", "source_language=de,zh"], lambda arguments: product(*arguments))
     assert "de failed: RuntimeError" in message
-    assert "Traceback" not in message
     assert (tmp_path / "out" / "zh" / "results.json").exists()
-
-    save_recipe(load_recipe(Recipe, None, [*topics, *FAST]), tmp_path / "topics.yaml")
-    overrides = ["source_language=de", "train.0.languages=[de]"]
-    tasks = [{"name": "one", "recipe": "topics.yaml", "overrides": overrides}, {"name": "two", "recipe": "topics.yaml"}]
-    write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
-    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
-    message = refused(suite)
-    assert "one failed: RuntimeError" in message
-    assert "Traceback" not in message
-    assert (tmp_path / "suite" / "results.json").exists()
-    assert (tmp_path / "suite" / "two" / "results.json").exists()
-    monkeypatch.setattr(FineTuningTrainer, "training_step", step)
-    finetune(suite)
-    assert (tmp_path / "suite" / "one" / "results.json").exists()

@@ -1,5 +1,7 @@
 """A suite: its runs, their order and overrides, resuming, and tasks that are left out."""
 
+import re
+
 import pytest
 
 from crosslingual_zoo.finetuning.results import load_results
@@ -15,28 +17,28 @@ FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_example
 @pytest.fixture
 def suite(sample_corpus_dir, tiny_model, tmp_path):
     """suite(*arguments) runs a suite of two topic classifiers, the second from the first one's model, and retrieval."""
-    table = {"path": str(sample_corpus_dir), "label_column": "topic"}
-    language_field = "{language}"
-    languages = {"source_language": language_field, "languages": ["de", "fr"], "target_language": "en"}
-    texts = {"config": language_field, "source_column": "text", "target_column": "text", "join_on": "id"}
+    corpus = str(sample_corpus_dir)
+    topics = {"path": corpus, "label_column": "topic"}
+    pairs = {"path": corpus, "config": "{language}", "source_column": "text", "target_column": "text"}
+    pairs |= {"source_language": "{language}", "target_language": "en", "languages": ["de", "fr"]}
+    pairs |= {"target": {"path": corpus, "config": "en"}, "join_on": "id"}
     recipes = {
         "topics": {
-            "train": [{**table, "config": "en"}],
-            "evaluation": [{**table, "config": language_field, "languages": ["en", "de"]}],
+            "train": [{**topics, "config": "en"}],
+            "evaluation": [{**topics, "config": "{language}", "languages": ["en", "de"]}],
             "training": {"learning_rate": 1e-2},
         },
-        "retrieval": {
-            "kind": "retrieval",
-            "pairs": [{"path": table["path"], "target": {"path": table["path"], "config": "en"}, **languages, **texts}],
-        },
+        "retrieval": {"kind": "retrieval", "pairs": [pairs]},
     }
-    of_topics = {"recipe": "topics.yaml"}
-    further = {"name": "further", **of_topics, "init_from": "topics", "overrides": ["seeds=[1]"]}
-    retrieval = dict(name="retrieval", recipe="retrieval.yaml", scores=["source_to_target"])
     for name, recipe in recipes.items():
         write_json(tmp_path / f"{name}.yaml", {"task": name, "output_dir": "unused", **recipe})
+    tasks = [
+        {"name": "topics", "recipe": "topics.yaml"},
+        {"name": "further", "recipe": "topics.yaml", "init_from": "topics", "overrides": ["seeds=[1]"]},
+        {"name": "retrieval", "recipe": "retrieval.yaml", "scores": ["source_to_target"]},
+    ]
     path = tmp_path / "suite.yaml"
-    write_json(path, {"name": "two kinds", "tasks": [{"name": "topics", **of_topics}, further, retrieval]})
+    write_json(path, {"name": "two kinds", "tasks": tasks})
 
     def run(*arguments):
         main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
@@ -68,15 +70,15 @@ def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_p
 
     suite(batch)
     assert scores.stat().st_mtime_ns == before
-    (column,) = results(tmp_path)["scores"].values()
     topics = results(tmp_path, "topics")
     further = results(tmp_path, "further")
-    retrieval = results(tmp_path, "retrieval")
     assert topics["hyperparameters"]["batch_size"] == 4
     assert further["hyperparameters"]["batch_size"] == 8
-    means = [topics.average["mean"], further.average["mean"], retrieval.of("average", "source_to_target")["mean"]]
-    assert [column[name]["mean"] for name in ("topics", "further", "retrieval")] == pytest.approx(means)
-    assert column["average"]["mean"] == pytest.approx(sum(means) / 3)
+    means = {"topics": topics.average["mean"], "further": further.average["mean"]}
+    means["retrieval"] = results(tmp_path, "retrieval").of("average", "source_to_target")["mean"]
+    means["average"] = sum(means.values()) / 3
+    (column,) = results(tmp_path)["scores"].values()
+    assert {name: entry["mean"] for name, entry in column.items()} == pytest.approx(means)
     # a chained run says what it started from
     assert further["model"]["init_from"]["task"] == "topics"
     assert further["model"]["init_from"]["seed"] == 1
@@ -102,7 +104,8 @@ def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_pa
 
 def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
-    suite("skip_missing=true", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
+    fast = ["skip_missing=true", "max_train_examples=8", absent]
+    suite(*fast, "--resume", "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
     assert "topics: not found, and left out of evaluation: xx" in record["warnings"]
     assert "retrieval: not found, and left out of pairs: xx-en" in record["warnings"]
@@ -112,43 +115,36 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, tmp_path):
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
     (tmp_path / "damaged.jsonl").write_text('{"text"\n')
     damaged = [f"further.train.0.path={tmp_path}/damaged.jsonl", "further.train.0.config=null"]
-    assert "further failed: " in failed("skip_missing=true", absent, *damaged, "--tasks", "topics,further")
+    assert "further failed: " in failed(*fast, *damaged, "--tasks", "topics,further")
 
 
-def test_suite_checks_the_data_of_all_tasks(suite, failed, tmp_path, capsys):
+def test_suite_checks_the_data_of_all_tasks(suite, failed, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     damaged = ["topics.train.0.path=nowhere.csv", "topics.train.0.config=null"]
     damaged += [f"further.train.0.path={tmp_path}/empty.jsonl", "further.train.0.config=null"]
     error = failed("--check_data", *damaged)
-    assert "topics failed: " in error
+    assert re.findall(r"(\w+) failed: ", error) == ["topics", "further"]
     assert "nowhere.csv" in error
-    assert "further failed: " in error
-    assert "retrieval failed" not in error
-    assert "Traceback" not in error
     suite("--check_data")
-    assert capsys.readouterr().err.count("failed") == 0
     assert not (tmp_path / "out").exists()
-
-
-def test_suite_resumes_with_the_flag_of_job_queues(suite, tmp_path):
-    suite("--resume", "--tasks", "retrieval")
-    assert "retrieval" in next(iter(results(tmp_path)["scores"].values()))
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("trainin.epochs=1",), "Did you mean 'training'"),
-        (("--tasks", "topic"), "--tasks has 'topic'"),
-        (("topics.output_dir=elsewhere",), "topics.output_dir"),
-        (("output_dir={model}",), "{model}"),  # a folder of something else
+        (["trainin.epochs=1"], "Did you mean 'training'"),
+        (["--tasks", "topic"], "--tasks has 'topic'"),
+        (["topics.output_dir=elsewhere"], "topics.output_dir"),
     ],
 )
-def test_suite_refuses_what_cannot_be_run(failed, tmp_path, tiny_model, arguments, named):
-    before = sorted(tiny_model.iterdir())
-    arguments = [argument.replace("{model}", str(tiny_model)) for argument in arguments]
-    assert named.replace("{model}", str(tiny_model)) in failed(*arguments)
+def test_suite_refuses_what_cannot_be_run(failed, tmp_path, arguments, named):
+    assert named in failed(*arguments)
     assert not list((tmp_path / "out").glob("*/seed-*"))
+
+
+def test_suite_refuses_a_folder_of_something_else(failed, tiny_model):
+    before = sorted(tiny_model.iterdir())
+    assert str(tiny_model) in failed(f"output_dir={tiny_model}")
     assert sorted(tiny_model.iterdir()) == before
 
 

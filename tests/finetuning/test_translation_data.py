@@ -1,7 +1,5 @@
 """Tables of pairs to encoded pairs, steps and batches."""
 
-import json
-
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -12,6 +10,7 @@ from crosslingual_zoo.finetuning.tasks.translation.recipe import TrainingPairs, 
 from crosslingual_zoo.finetuning.tasks.translation.trainer import saved_steps
 from crosslingual_zoo.zoo_core.masking import IGNORED
 from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.tasks import encode
 
 TSV = "source_column: a, target_column: b"
@@ -36,60 +35,54 @@ def files(captions, tmp_path):
 
 def test_read_joins_two_tables(captions, sample_corpus_dir):
     data = task_of(recipe_of(captions, "max_test_examples=0")).read()
-    assert len(data.train) == 240
     assert len(data.evaluation["en-de"]) == 30
-    rows = {}
-    for language in ("en", "de"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        rows[language] = [json.loads(line)["text"] for line in lines]
-    assert data.train["source"][:] == rows["en"]
-    assert data.train["target"][:] == rows["de"]
+    for side, language in (("source", "en"), ("target", "de")):
+        rows = read_rows(sample_corpus_dir / language / "train.jsonl")
+        assert data.train[side][:] == [row["text"] for row in rows]
 
 
 def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
-    train = write_tsv(tmp_path / "l.tsv", [("a house", "ein Haus"), ("a " * 30, "ein Baum"), ("a tree", "ein " * 30)])
-    test = write_tsv(tmp_path / "lt.tsv", [("a dog " * 20, "ein Hund " * 20)])
-    limits = ["max_source_length=20", "max_target_length=16"]
-    tables = [f"train=[{{path: {train}, {TSV}}}]", f"test=[{{path: {test}, {TSV}}}]"]
+    write_tsv(tmp_path / "train.tsv", [("a house", "ein Haus"), ("a " * 30, "ein Baum"), ("a tree", "ein " * 30)])
+    write_tsv(tmp_path / "test.tsv", [("a dog " * 20, "ein Hund " * 20)])
 
-    def encoded(*more):
-        recipe = recipe_of(files, *tables, *limits, *more)
+    def encoded(too_long):
+        recipe = recipe_of(files, "max_source_length=20", "max_target_length=16", f"too_long={too_long}")
         return encode(recipe, task_of(recipe).read(), sample_tokenizer)
 
-    dropped = encoded()
+    dropped = encoded("drop")
     assert len(dropped.train) == dropped.protocol["training_rows"] == 1
     assert dropped.protocol["long_pairs"] == {"train": {"all": 2}, "dev": {}, "evaluation": {"en-de": 1}}
-    source = dropped.evaluation["en-de"][0]["source_ids"]
-    assert len(source) == 20
-    assert (source[0], source[-1]) == (0, 2)
-    assert dropped.evaluation["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
-    cut = encoded("too_long=cut")
-    assert cut.train["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
-    assert cut.train["target_length"][2] == 16
-    assert cut.train[2]["target_ids"][-1] == 2
+    (row,) = dropped.evaluation["en-de"]
+    assert len(row["source_ids"]) == 20
+    assert (row["source_ids"][0], row["source_ids"][-1]) == (0, 2)
+    assert row["target"] == "ein Hund " * 20  # the reference is whole
+    cut = encoded("cut").train
+    assert cut["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
+    assert cut["target_length"][2] == 16
+    assert cut[2]["target_ids"][-1] == 2
 
 
 @pytest.fixture
 def lengths():
-    rng = np.random.default_rng(0)
-    return rng.integers(3, 30, 200), rng.integers(3, 30, 200)
+    """Lengths of the sources and targets of 200 pairs."""
+    return np.random.default_rng(0).integers(3, 30, (2, 200))
 
 
 def test_step_plan_holds_every_pair_once(lengths):
-    source, target = lengths
-    plan = StepPlan(source, target, 300, seed=1)
+    plan = StepPlan(*lengths, 300, seed=1)
     for epoch in (0, 1):
         steps = plan.steps(epoch)
         assert len(steps) == len(plan)
-        assert sorted(np.concatenate(steps).tolist()) == list(range(200))
-        sizes = [len(rows) * max(source[rows].max(), target[rows].max()) for rows in steps]
+        assert sorted(np.concatenate(steps)) == list(range(200))
+        sizes = [len(rows) * lengths[:, rows].max() for rows in steps]
         assert max(sizes) <= 300
         assert np.mean(sizes) > 200
-    content = np.mean([target[rows].sum() / (len(rows) * target[rows].max()) for rows in steps])
+    _, target = lengths
+    content = np.mean([target[rows].mean() / target[rows].max() for rows in steps])
     assert content > 0.9  # pairs of alike length are together
-    same = StepPlan(source, target, 300, seed=1)
-    other = StepPlan(source, target, 300, seed=2)
-    assert all(np.array_equal(a, b) for a, b in zip(steps, same.steps(1), strict=True))
+    again = StepPlan(*lengths, 300, seed=1)
+    assert np.array_equal(np.concatenate(again.steps(1)), np.concatenate(steps))
+    other = StepPlan(*lengths, 300, seed=2)
     firsts = {tuple(steps[0]), tuple(plan.steps(0)[0]), tuple(other.steps(1)[0])}
     assert len(firsts) == 3  # order changes with the epoch and with the seed
 
@@ -136,21 +129,25 @@ def examples_of(tokenizer, *tables, count=40):
     return Examples(Dataset.from_dict(rows), tokenizer, seed=7, tables=list(tables))
 
 
+def sources_of(examples, keys):
+    return [row["source"].tolist() for row in examples.__getitems__(keys)]
+
+
 def test_examples_masks_depend_on_seed_epoch_and_row(sample_tokenizer):
     examples = examples_of(sample_tokenizer, masks(0.3))
-    together = examples.__getitems__([(row, 2, True) for row in range(40)])
-    alone = [examples[(row, 2, True)] for row in reversed(range(40))][::-1]
-    assert all(np.array_equal(a["source"], b["source"]) for a, b in zip(together, alone, strict=True))
-    later = examples.__getitems__([(row, 3, True) for row in range(40)])
-    changed = np.mean([not np.array_equal(a["source"], b["source"]) for a, b in zip(together, later, strict=True)])
-    assert changed > 0.9
-    assert all((row["source"][0], row["source"][-1]) == (0, 2) for row in together)
+    keys = [(row, 2, True) for row in range(40)]
+    together = sources_of(examples, keys)
+    assert sources_of(examples, keys[::-1]) == together[::-1]
+    assert examples[keys[5]]["source"].tolist() == together[5]
+    later = sources_of(examples, [(row, 3, True) for row in range(40)])
+    assert sum(a != b for a, b in zip(together, later, strict=True)) > 36
+    assert all((source[0], source[-1]) == (0, 2) for source in together)
 
 
 def test_examples_of_each_table_have_its_masking(sample_tokenizer):
     examples = examples_of(sample_tokenizer, masks(0.0), masks(0.5))
     rows = examples.__getitems__([(row, 0, True) for row in range(40)])
-    is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"][:], strict=True)]
+    is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"], strict=True)]
     assert is_masked == [False, True] * 20
     assert all((row["labels"] != IGNORED).all() for row in rows)
 

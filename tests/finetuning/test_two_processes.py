@@ -8,11 +8,12 @@ from datasets import Dataset
 
 from crosslingual_zoo.finetuning.results import read_results
 from crosslingual_zoo.finetuning.run import main
-from crosslingual_zoo.zoo_core.provenance import write_json
+from crosslingual_zoo.zoo_core.provenance import read_json, write_json
 from crosslingual_zoo.zoo_core.run_folders import run_lock
 from tests.finetuning.feature_recipes import retrieval
+from tests.finetuning.labeled_rows import read_rows
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.tasks import main_in, record_of, run_in, weights
+from tests.finetuning.tasks import evaluations, main_in, record_of, run_in, weights
 from tests.finetuning.test_translation_run import ONE_UPDATE
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
@@ -63,7 +64,7 @@ def predictions(folder):
     """The rows of all languages, without probabilities, which differ in their last digits."""
     rows = []
     for file in sorted((folder / "seed-1" / "predictions").iterdir()):
-        rows += map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        rows += read_rows(file)
     for row in rows:
         row.pop("probability", None)
     return rows
@@ -102,18 +103,15 @@ def test_run_in_two_processes_trains_plug_in_as_one(kind, runs, plug_in_recipe, 
     assert alone["scores"] == together["scores"]
 
 
-def evaluations(record):
-    return [entry for entry in record["history"] if "eval_loss" in entry]
-
-
 def test_run_in_two_processes_translates_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     alone, together = assert_same_update(tmp_path / "out", runs[0] / "captions")
     assert alone["all_scores"] == together["all_scores"]
     assert predictions(tmp_path / "out") == predictions(runs[0] / "captions")
-    for first, second in zip(evaluations(alone), evaluations(together), strict=True):
-        assert first["eval_loss"] == pytest.approx(second["eval_loss"], abs=1e-5)
-        assert first["eval_bleu"] == second["eval_bleu"]
+    of_two = evaluations(runs[0] / "captions" / "seed-1")
+    for step, evaluation in evaluations(tmp_path / "out" / "seed-1").items():
+        assert of_two[step]["eval_loss"] == pytest.approx(evaluation["eval_loss"], abs=1e-5)
+        assert of_two[step]["eval_bleu"] == evaluation["eval_bleu"]
 
 
 def test_run_in_two_processes_ends_in_both(runs):
@@ -122,7 +120,7 @@ def test_run_in_two_processes_ends_in_both(runs):
     assert "fails failed" in printed
     assert printed.count("in use by another run") == 2
     assert printed.count("ended with 2") == 4, printed
-    (scores,) = json.loads((folder / "suite" / "results.json").read_text(encoding="utf-8"))["scores"].values()
+    (scores,) = read_json(folder / "suite" / "results.json")["scores"].values()
     assert "works" in scores
     assert "fails" not in scores
     assert read_results(folder / "suite" / "works")["processes"] == [2]

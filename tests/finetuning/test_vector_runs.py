@@ -1,16 +1,15 @@
 """Runs of all kinds that train nothing: retrieval, mining and word alignment; in several processes as in one."""
 
-import csv
-import json
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from datasets import load_dataset
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, XLMRobertaModel
 
 from crosslingual_zoo.finetuning.align.gold import read_gold
 from crosslingual_zoo.finetuning.align.pairs import PairReader
@@ -25,7 +24,7 @@ from crosslingual_zoo.finetuning.tasks.vectors.retrieval import Side
 from crosslingual_zoo.finetuning.tasks.vectors.search import mine
 from crosslingual_zoo.finetuning.tasks.vectors.word_alignment import position_links, score, sweep
 from crosslingual_zoo.modeling.optimal_transport import METHOD_OPTIONS
-from crosslingual_zoo.modeling.word_alignment import WordAligner
+from crosslingual_zoo.zoo_core.provenance import read_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.finetuning.feature_recipes import FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, twin, write_pools
 from tests.finetuning.labeled_rows import write_configs
@@ -43,21 +42,15 @@ def test_vector_run_writes_results(kind, feature_run):
     metric, methods, evaluated, expected = KINDS[kind]
     out = feature_run(kind)
     results = read_results(out)
-    assert results["kind"] == kind
-    assert results["setting"] == "feature"
-    assert results["seeds"] == [1]
+    assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
     expected = expected | {"method": methods[0], "layer": 1, "depth": 2, "evaluated_rows": evaluated}
     assert {name: results["protocol"][name] for name in expected} == expected
     assert results["protocol"]["metric"]["greater_is_better"] == (metric != "aer")
-    assert results.metric == metric
-    assert results.methods == methods
-    assert results.layers == [0, 1, 2]
+    assert (results.metric, results.methods, results.layers) == (metric, methods, [0, 1, 2])
     reported = {pair: results.of(pair, metric, methods[0], 1) for pair in evaluated}
     assert results.languages == reported
-    mean = sum(entry["mean"] for entry in reported.values()) / len(reported)
-    assert results.average["mean"] == pytest.approx(mean)
-    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    assert results.average["mean"] == pytest.approx(np.mean([entry["mean"] for entry in reported.values()]))
+    rows = pandas.read_csv(out / "results.csv")
     assert len(rows) == len(evaluated) * 3 * len(methods) * (4 if kind == "word_alignment" else 3)
 
 
@@ -66,10 +59,10 @@ def test_predictions_of_retrieval_give_the_accuracy(feature_run):
     results = read_results(out)
     for pair in results.names:
         rows = predictions(out / "seed-1", pair)
-        assert [row["row"] for row in rows] == list(range(results["protocol"]["evaluated_rows"][pair]))
+        assert [row["row"] for row in rows] == list(range(60))
         for side, metric in (("target", "source_to_target"), ("source", "target_to_source")):
-            right = sum(row[side] == row[f"found_{side}"] for row in rows)
-            assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
+            is_right = [row[side] == row[f"found_{side}"] for row in rows]
+            assert results.of(pair, metric)["mean"] == pytest.approx(100 * np.mean(is_right))
 
 
 def test_predictions_of_mining_are_those_counted(feature_run):
@@ -85,31 +78,28 @@ def test_predictions_of_mining_are_those_counted(feature_run):
 
 @pytest.mark.slow
 def test_vector_run_in_processes_is_that_of_one(tiny_model, sample_corpus_dir, tmp_path):
-    def arguments(kind, processes):
-        folder = tmp_path / kind
-        folder.mkdir(exist_ok=True)
-        overrides = [f"kind={kind}", f"task={kind}", f"model={tiny_model}", f"output_dir={folder}/{processes}"]
-        return overrides + FEATURE_RECIPES[kind](sample_corpus_dir, folder)
-
-    for kind in FEATURE_RECIPES:
-        main(arguments(kind, 1))
+    recipes = {}
+    for kind, fields_of in FEATURE_RECIPES.items():
+        (tmp_path / kind).mkdir()
+        fields = fields_of(sample_corpus_dir, tmp_path / kind)
+        recipes[kind] = [f"kind={kind}", f"task={kind}", f"model={tiny_model}", *fields]
+        main([*recipes[kind], f"output_dir={tmp_path / kind}/1"])
     for processes in (2, 3):
-        printed = main_in(processes, [arguments(kind, processes) for kind in FEATURE_RECIPES], tmp_path)
+        commands = [[*recipe, f"output_dir={tmp_path / kind}/{processes}"] for kind, recipe in recipes.items()]
+        printed = main_in(processes, commands, tmp_path)
         assert "ended with" not in printed, printed
-        for kind in FEATURE_RECIPES:
+        for kind in recipes:
             assert_same_run(tmp_path / kind / "1", tmp_path / kind / str(processes), processes)
 
 
 def assert_same_run(single, several, processes):
     """Scores, predictions and records are those of one process; the number of processes is recorded."""
-    assert (several / "results.csv").read_bytes() == (single / "results.csv").read_bytes()
-    for file in (single / "seed-1" / "predictions").glob("*"):
+    for file in (single / "results.csv", *(single / "seed-1" / "predictions").glob("*")):
         assert (several / file.relative_to(single)).read_bytes() == file.read_bytes(), file
-    expected = json.loads((single / "seed-1" / "scores.json").read_text())
+    expected = read_json(single / "seed-1" / "scores.json")
     assert expected["scores"]
-    record = json.loads((several / "seed-1" / "scores.json").read_text())
-    assert record == expected | {"processes": processes}
-    assert json.loads((several / "results.json").read_text())["processes"] == [processes]
+    assert read_json(several / "seed-1" / "scores.json") == expected | {"processes": processes}
+    assert read_json(several / "results.json")["processes"] == [processes]
 
 
 def vectors(model_dir, texts):
@@ -140,21 +130,21 @@ def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_co
 
 
 def test_read_retrieval_leaves_out_rows_without_partner_or_text(write):
-    def side(name, ids, empty):
-        texts = {number: f"{name} {number}" for number in ids} | {empty: ""}
-        return {"path": write(name, [{"id": number, "text": text} for number, text in texts.items()])}
+    def side(language, texts):
+        rows = [{"id": number, "text": text and f"{language} {text}"} for number, text in texts.items()]
+        return {"path": write(language, rows)}
 
-    pair = {**side("de", range(8), 2), "source_column": "text", "source_language": "de", "join_on": "id"}
-    pair |= {"target": side("en", range(12, 2, -1), 5), "target_column": "text", "target_language": "en"}
+    german = {1: "no partner", 2: "", 3: "three", 4: "four", 5: "five", 6: "six"}
+    english = {6: "six", 5: "", 4: "four", 3: "three", 2: "two", 0: "no partner", 9: "no partner"}
+    pair = {**side("de", german), "source_column": "text", "source_language": "de", "join_on": "id"}
+    pair |= {"target": side("en", english), "target_column": "text", "target_language": "en"}
     recipe = load_recipe(RetrievalRecipe, None, ["model=m", "output_dir=o", "task=t", pairs_of(pair)])
     data = task_of(recipe).read()
     source, target = data.pairs["de-en"]
-    assert source.texts == ["de 3", "de 4", "de 6", "de 7"]
-    assert target.texts == ["en 3", "en 4", "en 6", "en 7"]
+    assert source.texts == ["de three", "de four", "de six"]
+    assert target.texts == ["en three", "en four", "en six"]
     (entry,) = data.protocol["evaluation_data"]
-    assert entry["rows"] == 4
-    assert entry["unpaired"] == [3, 5]
-    assert entry["empty"] == 1
+    assert (entry["rows"], entry["unpaired"], entry["empty"]) == (3, [1, 2], 2)
 
 
 def test_accuracy_where_texts_repeat():
@@ -201,40 +191,39 @@ def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
     test_gold = 13
     for layer in (0, 2):
         margins, is_gold = mined_pool(tiny_model, range(20), layer)
-        cuts = sorted(margins, reverse=True)
+        cuts = np.sort(margins)[::-1]
         dev_f1 = []
         for cut in cuts:
             is_taken = margins >= cut
             dev_f1.append(2 * is_gold[is_taken].sum() / (is_taken.sum() + dev_gold))
-        best = cuts[np.argmax(dev_f1)]
-        below = max((margin for margin in margins if margin < best), default=best)
+        best = np.argmax(dev_f1)
+        threshold = cuts[best : best + 2].mean()  # between the last pair that is taken and the next one
 
         margins, is_gold = mined_pool(tiny_model, range(20, 60), layer)
-        is_taken = margins >= (best + below) / 2
+        is_taken = margins >= threshold
         right = is_gold[is_taken].sum()
         f1 = results.of("xx-en", "f1", layer=layer)["mean"]
-        recall = results.of("xx-en", "recall", layer=layer)["mean"]
         assert f1 == pytest.approx(200 * right / (is_taken.sum() + test_gold))
-        assert recall == pytest.approx(100 * right / test_gold)
+        assert results.of("xx-en", "recall", layer=layer)["mean"] == pytest.approx(100 * right / test_gold)
     assert results.average["mean"] > 30, "the twins are nearly equal"
 
 
 def test_divide_shares_no_text_and_repeats():
     gold = {(n, 159 - n) for n in range(40)} | {(0, 158), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
-    dev, rest = divide(pool, 0.25, "xx-en")
+    parts = divide(pool, 0.25, "xx-en")
+    dev, rest = parts
     assert sorted(dev.source + rest.source) == sorted(pool.source)
     assert sorted(dev.target + rest.target) == sorted(pool.target)
-    dev_pairs = {(dev.source[s], dev.target[t]) for s, t in dev.gold}
-    rest_pairs = {(rest.source[s], rest.target[t]) for s, t in rest.gold}
-    assert dev_pairs | rest_pairs <= {(f"s{s}", f"t{t}") for s, t in gold}
-    assert not dev_pairs & rest_pairs
-    # of chains, some are lost
+    divided = []
+    for part in parts:
+        divided += [(part.source[s], part.target[t]) for s, t in part.gold]
+    assert len(set(divided)) == len(divided) >= len(gold) - 4  # of chains, some are lost
+    assert set(divided) <= {(f"s{s}", f"t{t}") for s, t in gold}
     assert 10 <= len(dev.gold) <= 14
-    assert len(dev.gold) + len(rest.gold) >= len(gold) - 4
     assert len(dev.source) == pytest.approx(25, abs=4)
     assert len(dev.target) == pytest.approx(40, abs=4)
-    assert divide(pool, 0.25, "xx-en") == (dev, rest)
+    assert divide(pool, 0.25, "xx-en") == parts
 
 
 def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_path):
@@ -245,49 +234,49 @@ def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_p
     main([*mined, mining_of({**part, "dev": pools(slice(0, 22), "dev")})])
     results = read_results(tmp_path / "out")
     protocol = results["protocol"]
-    warnings = "\n".join(results["warnings"])
     assert protocol["pool_sizes"] == {"xx-en": [40, 40]}
     assert protocol["evaluated_rows"] == {"xx-en": 13}
     assert protocol["evaluation_data"][0]["not_in_pools"] == 3
-    assert "xx-en: 3 gold pairs" in warnings
-    assert "xx-en: 4 texts" in warnings
+    assert any("xx-en: 4 texts" in warning for warning in results["warnings"])
 
 
 def test_read_pools_of_the_pairs_alone(mined, tmp_path):
-    def rows(language, numbers):
-        return [{"source_sentence": f"{sentence(n)} {language}", "target_sentence": sentence(n)} for n in numbers]
-
     configs = {}
     for language in ("de", "zh"):
-        test = rows(language, range(20, 50))
-        test[10]["target_sentence"] = ""
-        configs[f"bucc18.{language}"] = {"validation": rows(language, range(20)), "test": test}
+        rows = [{"source_sentence": f"{sentence(n)} {language}", "target_sentence": sentence(n)} for n in range(50)]
+        rows[30]["target_sentence"] = ""
+        configs[f"bucc18.{language}"] = {"validation": rows[:20], "test": rows[20:]}
     write_configs(tmp_path / "hub" / "google" / "xtreme", configs)
     recipe = ["--config", str(RECIPES / "xtreme" / "bucc.yaml"), *mined[1:3], f"hub_root={tmp_path / 'hub'}"]
     main([*recipe, "pairs.0.languages=[de, zh]", "max_length=64"])
     results = read_results(tmp_path / "out")
     assert results["protocol"]["pool_sizes"] == {"de-en": [29, 29], "zh-en": [29, 29]}
     assert results["protocol"]["dev_rows"] == {"de-en": 20, "zh-en": 20}
-    warnings = "\n".join(results["warnings"])
-    assert "de-en: 1 gold pairs are not in the pools" in warnings
+    assert any("de-en: 1 gold pairs are not in the pools" in warning for warning in results["warnings"])
 
 
-def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch):
-    pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
-    gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
+@pytest.fixture
+def chinese(sample_corpus_dir):
+    """The Chinese-English pairs of the sample corpus, and their gold links."""
+    folder = sample_corpus_dir / "alignments"
+    return list(PairReader([str(folder / "zh-en.txt")])), read_gold(folder / "zh-en.gold")
+
+
+def test_sweep_needs_one_forward_pass(aligner, chinese, monkeypatch):
+    pairs, gold = chinese
     del gold[1]
-    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes = []
-    forward = type(model).forward
-    monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
-    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model))
+    forward = XLMRobertaModel.forward
+    monkeypatch.setattr(
+        XLMRobertaModel, "forward", lambda *args, **kwargs: passes.append(1) or forward(*args, **kwargs)
+    )
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
-    scores = sweep(aligner, pairs, gold, range(3), options)
+    scores = sweep(aligner(), pairs, gold, range(3), options)
     assert len(passes) == 2  # of the sources and of the targets
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
     assert len({scores_of_layer["aer"] for scores_of_layer in scores["itermax"].values()}) == 3
     for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):
-        alone = WordAligner(model, aligner.tokenizer, method, layer, **options[method])
+        alone = aligner(method=method, layer=layer, **options[method])
         links = {number: next(alone.align([pairs[number]])).links for number in gold}
         assert score(links, gold) == scores[method][layer]
 
@@ -298,16 +287,12 @@ def test_position_links():
     assert position_links(0, 3) == [] == position_links(3, 0)
 
 
-def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, aligner, sample_corpus_dir):
+def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, aligner, chinese):
     main([*feature_recipe("word_alignment", tmp_path), "batch_size=3", "layer=1"])
     results = read_results(tmp_path / "out")
-    by_ot = aligner(method="ot", layer=1)
-    pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
-    gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
-    links = [alignment.links for alignment in by_ot.align(pairs)]
-    references = [
-        {"sure": list(gold_links.sure), "possible": list(gold_links.possible)} for gold_links in gold.values()
-    ]
+    pairs, gold = chinese
+    links = [alignment.links for alignment in aligner(method="ot", layer=1).align(pairs)]
+    references = [{"sure": list(row.sure), "possible": list(row.possible)} for row in gold.values()]
     expected = load_metric("aer").compute(predictions=links, references=references)
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(expected)
     assert results["protocol"]["options"] == METHOD_OPTIONS["ot"]
