@@ -264,9 +264,9 @@ def write_page(plan: Plan, flags: argparse.Namespace) -> None:
         anchor = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-")
         outcome = claim.outcome or "not run yet"
         link = f"[{claim.says}](#{anchor})"
-        rows.append([link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"])
+        rows.append([link, outcome, str(len(seeds)), f"`{claim.name}`"])
         sections += _section(plan, claim, scores_of_claim, seeds, results)
-    overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
+    overview = markdown_table((["claim", "result", "seeds", "name for `--only`"], rows))
     head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, "", plan.guide.strip(), ""]
     page = flags.plan.with_suffix(".md")
     page.write_text("\n".join([*head, *sections]), encoding="utf-8")
@@ -310,9 +310,10 @@ def _scores_of_run(run: Path) -> Iterator[dict[str, Any]]:
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int], results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     published = claim.published.strip() or "The paper gives no scores for this claim."
-    lines = [f"## {claim.says}", "", f"**Paper** ({claim.paper}). {published}", ""]
+    lines = [f"## {claim.says}", ""]
     if claim.outcome:
         lines += [f"**Result: {claim.outcome}.** {claim.verdict}", ""]
+    lines += [f"**Paper** ({claim.paper}). {published}", ""]
     titles = {name: plan.models[name].title or name for name in claim.models}
     rows = []
     for name, title in titles.items():

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     *(f"{folder}/README.md" for folder in ("bench", "pretraining", "finetuning", "hub_cards")),
+    "pretraining/large_runs.md",
+    "pretraining/local_copies.md",
     "finetuning/align_words.md",
+    "finetuning/align_accuracy.md",
     *(f"hub_cards/models/{name}.md" for name in ("veco", "ernie_m", "xlm_align", "metaxlm")),
 )
 CODE = ("bench", "zoo_core", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "Makefile")
