@@ -309,11 +309,10 @@ def _scores_of_run(run: Path) -> Iterator[dict[str, Any]]:
 
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int], results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
-    published = claim.published.strip() or "The paper gives no scores for this claim."
     lines = [f"## {claim.says}", ""]
     if claim.outcome:
         lines += [f"**Result: {claim.outcome}.** {claim.verdict}", ""]
-    lines += [f"**Paper** ({claim.paper}). {published}", ""]
+    lines += [f"**Paper** ({claim.paper}). {claim.published}".strip(), ""]
     titles = {name: plan.models[name].title or name for name in claim.models}
     rows = []
     for name, title in titles.items():

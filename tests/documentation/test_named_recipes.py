@@ -32,6 +32,8 @@ def read_texts() -> Iterator[tuple[Path, str]]:
     for folder in FOLDERS:
         files += (ROOT / folder).rglob("*")
     for file in files:
+        if file.is_relative_to(ROOT / "docs" / "_build"):  # copies that `make docs` leaves
+            continue
         if file.suffix in (".md", ".yaml", ".ipynb", ".jinja") or file.name == "Makefile":
             if file.name not in UNREAD:
                 yield file, file.read_text(encoding="utf-8")
