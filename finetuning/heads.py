@@ -1,6 +1,6 @@
 """The head of a model that a task starts from: kept where its labels are those of the data, and else drawn again.
 
-A row of a head has learned the label of its name, whatever its number. So the rows of a kept head follow the names.
+A row of a head has learned the label of its name; its number says nothing. So the rows of a kept head follow the names.
 If the names are others, or those that transformers gives to labels without one (`LABEL_0`), nobody knows what a row has
 learned.
 """
