@@ -16,6 +16,7 @@ from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.pretraining.training import Training
 from tests.architectures import ARCHITECTURES
 from tests.modeling.tiny import PAD, SIZES, far_from_initial, gradients
+from tests.pretraining.run_folders import CA_MLM
 
 pytestmark = [
     pytest.mark.slow,
@@ -94,12 +95,6 @@ def test_run_that_is_killed_and_resumed_is_bit_equal(finished, difference, cut_b
 def cache_of(folder) -> str:
     """Code that lets a run keep its compiled code in a folder of its own."""
     return f"import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = {str(folder)!r}"
-
-
-CA_MLM = [
-    f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
-    for kind in ("segments", "pairs")
-]
 
 
 @pytest.mark.parametrize("more", [["model.type=metaxlm"], ["model.type=veco", *CA_MLM]], ids=["tlm", "ca-mlm"])

@@ -86,13 +86,6 @@ def test_cut_pair_removes_token_by_token_from_the_longer_side():
     assert (cut <= lengths).all()
 
 
-def test_load_corpora_text_that_spells_a_special_token_gives_none(sample_tokenizer):
-    special = set(sample_tokenizer.all_special_ids) - {sample_tokenizer.unk_token_id}
-    texts = encode_texts(["a <mask> b", "<s>", "x</s></s>y <pad>", "", None], sample_tokenizer)
-    assert not special & set(sum(texts, []))
-    assert sample_tokenizer.unk_token_id in texts[0]
-
-
 def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
     """All batches of the first phase, of one process, from a given step."""
     return list(training_batches(recipe, 0, corpora, tokenizer, None, start, processes, process))
