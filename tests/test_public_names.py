@@ -127,14 +127,10 @@ def sessions(folder: Path) -> list[dict]:
     return json.loads((folder / "run.json").read_text())["sessions"]
 
 
-def test_pretrain_leaves_its_process_as_it_was(recipe):
+def test_pretrain_saves_at_ctrl_c_is_resumed_and_leaves_the_log_as_it_was(recipe, tmp_path, monkeypatch):
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    crosslingual_zoo.pretrain(recipe)
-    assert (root.level, root.handlers) == (level, handlers)
-
-
-def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
+    level = root.level
+    handlers = list(root.handlers)
     step = RunBar.step
 
     def interrupted(self, number, *arguments):
@@ -146,7 +142,9 @@ def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
         patched.setattr(RunBar, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             crosslingual_zoo.pretrain(recipe)
+    assert (root.level, root.handlers) == (level, handlers)
     crosslingual_zoo.pretrain(recipe, resume=True)
+    assert (root.level, root.handlers) == (level, handlers)
     first, second = sessions(tmp_path / "run")
     assert second["command"] == f"{first['command']} --resume"
     assert first["resumed_from"] is None and second["resumed_from"] == "step-3"
