@@ -54,7 +54,7 @@ def test_commands_say_what_they_load(tmp_path, module, arguments, named):
 
 
 @pytest.mark.slow
-def test_word_align_quiet_says_nothing(tmp_path):
+def test_word_align_quiet_says_nothing():
     command = [sys.executable, "-c", PROGRAM, ALIGN, "a b", "c d", "--quiet"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (7, "")

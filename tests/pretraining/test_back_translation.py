@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from crosslingual_zoo.pretraining.data.languages import Languages
 from crosslingual_zoo.pretraining.objectives.btmlm import BtmlmCollator, length_of_text, pseudo_count
@@ -70,15 +69,6 @@ def test_camlm_collator_predicts_nothing_from_unknown_tokens(sample_tokenizer):
     assert (rows_of(sample_tokenizer, examples, CAMLM)["labels"] == IGNORED).all()
 
 
-def test_tlm_collator_half_of_the_pairs_say_their_languages_in_training(sample_tokenizer):
-    pairs = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
-    ids = sub_batch_of(sample_tokenizer, pairs, TLM)["language_ids"]
-    is_none = ids.eq(-1).all(1)
-    assert is_none.sum() == pytest.approx(200, abs=40)
-    assert (ids[~is_none] == torch.tensor([1] * 7 + [2] * 8)).all()
-    assert "language_ids" not in sub_batch_of(sample_tokenizer, pairs, TLM, training=False)
-
-
 def segments_of(rows):
     """The ordinary tokens of each row's two segments, before they were masked."""
     gold = np.where(rows["labels"] == IGNORED, rows["input_ids"], rows["labels"])
@@ -86,12 +76,16 @@ def segments_of(rows):
     return [(ids[of_row == 0].tolist(), ids[of_row == 1].tolist()) for ids, of_row in zip(gold, segments, strict=True)]
 
 
-def test_tlm_collator_keeps_the_order_of_pairs(sample_tokenizer):
+def test_tlm_collator_keeps_the_order_of_pairs_of_which_half_say_their_languages(sample_tokenizer):
     examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
     rows = rows_of(sample_tokenizer, examples, TLM)
     for segments, example in zip(segments_of(rows), examples, strict=True):
         english, german = example.sides
         assert segments == (english.tolist(), german.tolist())
+    is_none = (rows["language_ids"] == -1).all(1)
+    assert is_none.sum() == pytest.approx(200, abs=40)
+    assert (rows["language_ids"][~is_none] == [1] * 7 + [2] * 8).all()
+    assert "language_ids" not in sub_batch_of(sample_tokenizer, examples, TLM, training=False)
 
 
 def test_camlm_collator_reads_pairs_in_either_order(sample_tokenizer):
@@ -142,13 +136,10 @@ def test_collator_reads_a_language_without_pairs(collator, options, reads, sampl
     assert collator(sample_tokenizer, languages=LANGUAGES, **options).reads_corpus(CORPORA[1]) == reads
 
 
-def test_languages_target_of_a_language_without_pairs_are_all_by_their_pairs():
-    codes, shares = LANGUAGES.targets("is", "all")
+def test_languages_target_of_a_language_are_all_or_those_of_its_own_pairs():
+    codes, shares = LANGUAGES.targets("is", "all")  # which has no pairs
     assert codes == ["de", "en", "zh"]
     assert shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
-
-
-def test_languages_target_of_a_language_are_those_of_its_own_pairs():
     languages = replace(LANGUAGES, pairs=[*LANGUAGES.pairs, (9000, ("de", "zh"))])
     codes, shares = languages.targets("en", "paired")
     assert codes == ["de", "zh"]

@@ -25,7 +25,7 @@ def fields_of(num_tokens: int) -> dict[str, dict]:
 
 
 @pytest.fixture
-def timed(recipe_file, sample_tokenizer, monkeypatch):
+def timed(recipe_file, sample_tokenizer):
     """`timed(durations, first_steps, *overrides)`: the costs if steps take these seconds, and the timed batches."""
 
     def costs_of(durations: list[float], first_steps: list[list[dict]], *overrides: str):

@@ -11,10 +11,12 @@ TLM = {"tlm": {"batch_size": 8, "max_length": 128}}
 MLM_AND_TLM = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
 MONOLINGUAL = [{"language": "en", "path": "en.jsonl"}, {"language": "de", "path": "de.jsonl"}]
 TEXT_FILES = [{"language": language, "path": f"text.{language}", "format": "text"} for language in ("en", "de")]
+LINE_BY_LINE = {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}}
+JOINED = LINE_BY_LINE | {"join_on": "id"}
 BITEXT = {  # the same pairs, as the fixture `pairs` writes them
-    "joined": {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}, "join_on": "id"},
-    "joined, other order": {"source": {"path": "en.jsonl"}, "target": {"path": "reversed.jsonl"}, "join_on": "id"},
-    "line by line": {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}},
+    "joined": JOINED,
+    "joined, other order": JOINED | {"target": {"path": "reversed.jsonl"}},
+    "line by line": LINE_BY_LINE,
     "two text files": {
         "source": {"path": "text.en", "format": "text"},
         "target": {"path": "text.de", "format": "text"},
