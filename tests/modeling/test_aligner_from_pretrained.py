@@ -55,7 +55,7 @@ def test_from_pretrained_refuses_layers_that_it_did_not_read(encoder_dir):
         WordAligner.from_pretrained(folder, layer=4)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("model_type", [*LOADABLE, "xlm_align on modernbert", "distilbert"])
 def test_a_damaged_embedding_is_refused_where_it_is_used(encoder_dir, tmp_path, model_type, value):
     folder = str(encoder_dir(model_type))

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
@@ -17,6 +16,7 @@ from crosslingual_zoo.pretraining.start.teacher import TeacherModel, text_of, wo
 from crosslingual_zoo.pretraining.start.token_texts import Subword
 from crosslingual_zoo.pretraining.tracking import read_events
 from tests.pretraining.made_texts import Example, texts_of
+from tests.pretraining.run_folders import weights_of
 
 TEXTS = [
     "On the way, the train was late and we were not in the house.",
@@ -179,7 +179,7 @@ def test_run_logs_resumes_and_keeps_its_teacher_out(train, teacher_dir, differen
     assert {"loss/mlm/de", "held_out/mlm/zh"} <= figures
     assert {name for name in figures if "/kd/" in name} == {"loss/kd/en/news", "held_out/kd/en/news"}
     fresh = MetaXlmForPreTraining(MetaXlmForPreTraining.config_class.from_pretrained(run / "model"))
-    assert load_file(run / "model" / "model.safetensors").keys() <= fresh.state_dict().keys()
+    assert weights_of(run).keys() <= fresh.state_dict().keys()
     resumed = cut_back(run, 1, tmp_path / "resumed")
     train(*settings, f"output_dir={resumed}", "--resume")
     assert difference(resumed, run) == 0
