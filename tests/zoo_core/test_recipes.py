@@ -242,3 +242,11 @@ def test_parse_command_line_refuses_in_one_line(recipe_file, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse_command_line(Recipe, "text", FLAGS, ["--config", recipe_file, "stepz=1"])
     assert "stepz" in capsys.readouterr().err
+
+
+def test_parse_command_line_helps_with_fields_and_flags(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_command_line(Recipe, "text", FLAGS, ["--help"])
+    printed = capsys.readouterr().out
+    assert "corpora.N.path" in printed
+    assert "--resume" in printed
