@@ -164,6 +164,24 @@ def library_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
+def small_recipe(sample_tokenizer_dir: Path, sample_corpus_dir: Path, tmp_path: Path) -> dict:
+    """A pre-training recipe of four steps as Python values: XLM-Align, English text and pairs with German."""
+    english = {"path": sample_corpus_dir, "config": "en"}
+    german = {"path": sample_corpus_dir, "config": "de"}
+    pair = {"source_language": "en", "target_language": "de", "source": english, "target": german, "join_on": "id"}
+    sizes = {"batch_size": 4, "max_length": 32}
+    objectives = {"mlm": sizes, "tlm": sizes, "dwa": {}}
+    return {
+        "output_dir": tmp_path / "run",
+        "tokenizer": sample_tokenizer_dir,
+        "model": {"type": "xlm_align", "config": {**TINY, "max_position_embeddings": 66}},
+        "monolingual": [english | {"language": "en"}],
+        "bitext": [pair],
+        "phases": ({"name": "all", "steps": 4, "learning_rate": 1e-3, "objectives": objectives},),
+    }
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     """A Hub of its own for the test and this process; `.environment()` is for a fresh one."""
     import huggingface_hub.constants
