@@ -137,12 +137,16 @@ def test_metadata_of_a_head(made_up_run, head):
     assert ("word-alignment" in data.tags) != is_fine_tuned
 
 
-@pytest.mark.parametrize(("initialize", "base"), [("both", "owner/start"), ("none", None)])
-def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, initialize, base):
+@pytest.mark.parametrize(("initialize", "base"), [("both", "owner/start"), ("none", None), (None, None)])
+def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, capsys, initialize, base):
+    """Where there is none, none is asked for."""
     folder, _ = made_up_run("metaxlm")
-    start = {"initialize": initialize, "path": "owner/start", "dictionaries": []}
-    edit(folder.parent / "recipe.yaml", model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
+    model = {"type": "metaxlm"}
+    if initialize:
+        model["meta_pretrained"] = {"initialize": initialize, "path": "owner/start", "dictionaries": []}
+    edit(folder.parent / "recipe.yaml", model=model)
     assert data_of(folder).base_model == base
+    assert "--base-model" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -343,13 +347,6 @@ def test_card_asks_for_a_base_model_that_is_a_folder(tuned_folder, capsys, start
     assert data.get("base_model_relation") is None
     assert "--base-model" in capsys.readouterr().err
     assert data_of(folder, base_model="me/e5").base_model == "me/e5"
-    assert "--base-model" not in capsys.readouterr().err
-
-
-def test_card_asks_for_no_base_model_of_random_weights(made_up_run, capsys):
-    folder, _ = made_up_run("veco")
-    edit(folder.parent / "recipe.yaml", model={"type": "veco"})
-    assert data_of(folder).base_model is None
     assert "--base-model" not in capsys.readouterr().err
 
 
