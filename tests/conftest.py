@@ -142,6 +142,45 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
     return folder_of
 
 
+@pytest.fixture(scope="session")
+def library_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`library_model_dir(kind, auto_class, **config)`: a new folder of a tiny random model of transformers' own, with
+    the sample tokenizer."""
+
+    def folder_of(kind: str, auto_class: type, **config) -> Path:
+        import torch
+        from transformers import AutoConfig
+
+        ids = {name: getattr(sample_tokenizer, name) for name in SPECIAL_IDS}
+        shape = dict(vocab_size=len(sample_tokenizer), **TINY)
+        folder = tmp_path_factory.mktemp(f"{kind}_model")
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            auto_class.from_config(AutoConfig.for_model(kind, **shape | ids | config)).save_pretrained(folder)
+        sample_tokenizer.save_pretrained(folder)
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture
+def small_recipe(sample_tokenizer_dir: Path, sample_corpus_dir: Path, tmp_path: Path) -> dict:
+    """A pre-training recipe of four steps as Python values: XLM-Align, English text and pairs with German."""
+    english = {"path": sample_corpus_dir, "config": "en"}
+    german = {"path": sample_corpus_dir, "config": "de"}
+    pair = {"source_language": "en", "target_language": "de", "source": english, "target": german, "join_on": "id"}
+    sizes = {"batch_size": 4, "max_length": 32}
+    objectives = {"mlm": sizes, "tlm": sizes, "dwa": {}}
+    return {
+        "output_dir": tmp_path / "run",
+        "tokenizer": sample_tokenizer_dir,
+        "model": {"type": "xlm_align", "config": {**TINY, "max_position_embeddings": 66}},
+        "monolingual": [english | {"language": "en"}],
+        "bitext": [pair],
+        "phases": ({"name": "all", "steps": 4, "learning_rate": 1e-3, "objectives": objectives},),
+    }
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     """A Hub of its own for the test and this process; `.environment()` is for a fresh one."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 DEEP = '{"a":' * 9999 + "1" + "}" * 9999
+DEEP_YAML = b"a: " + b"[" * 5000
 SAMPLE = ["--config", "finetuning/recipes/xlm_align/sample.yaml", "model=MODEL", "--check_data", "output_dir=out"]
 SMOKE = ["--config", "pretraining/recipes/xlm_align/smoke.yaml", "tokenizer=MODEL", "--dry_run", "output_dir=out"]
 COMMANDS = {
@@ -45,20 +46,10 @@ FOLDERS = {  # fields of config.json, a file's content, or what is done to a mod
     "UnpicklingError": pickled,
 }
 FILES = [  # name, content, and a command that is given its path
-    ("deep.yaml", b"a: " + b"[" * 5000, ["crosslingual_zoo.pretraining.run", "--config", "FILE", "output_dir=out"]),
-    (
-        "deep.yaml",
-        b"a: " + b"[" * 5000,
-        ["crosslingual_zoo.finetuning.run", "--suite=FILE", "model=x", "output_dir=out"],
-    ),
-    ("recipe.pkl", pickle.dumps(Trap()), ["crosslingual_zoo.pretraining.run", "--config", "FILE", "output_dir=out"]),
+    ("deep.yaml", DEEP_YAML, ["crosslingual_zoo.pretraining.run", "--config", "FILE", "output_dir=out"]),
+    ("deep.yaml", DEEP_YAML, ["crosslingual_zoo.finetuning.run", "--suite=FILE", "model=x", "output_dir=out"]),
     ("recipe.pkl", pickle.dumps(Trap()), ["crosslingual_zoo.finetuning.run", "--config", "FILE", "output_dir=out"]),
     ("table.pt", pickle.dumps(Trap()), ["crosslingual_zoo.finetuning.run", *SAMPLE, "train=[{path: FILE}]"]),
-    (
-        "table.pt",
-        pickle.dumps(Trap()),
-        ["crosslingual_zoo.pretraining.run", *SMOKE, "monolingual=[{path: FILE, language: en}]"],
-    ),
 ]
 
 

@@ -17,7 +17,7 @@ import crosslingual_zoo
 from crosslingual_zoo.hub_cards import card
 from crosslingual_zoo.modeling import word_alignment
 from crosslingual_zoo.zoo_core.console import RunBar
-from tests.conftest import PREFIXES, TINY
+from tests.conftest import PREFIXES
 
 RUNS = {"pretrain", "finetune", "Results", "read_results", "push"}  # their examples build on a run
 
@@ -110,31 +110,14 @@ def test_public_names_examples_of_runs(names_of_examples, sample_tokenizer_dir, 
     run_examples("push", names_of_examples)
 
 
-@pytest.fixture
-def recipe(sample_tokenizer_dir, sample_corpus_dir, tmp_path):
-    """A recipe of four steps."""
-    mlm = {"batch_size": 4, "max_length": 32}
-    return {
-        "output_dir": tmp_path / "run",
-        "tokenizer": sample_tokenizer_dir,
-        "model": {"type": "metaxlm", "config": {**TINY, "max_position_embeddings": 66}},
-        "monolingual": [{"language": "en", "path": sample_corpus_dir, "config": "en"}],
-        "phases": ({"name": "mlm", "steps": 4, "learning_rate": 1e-3, "objectives": {"mlm": mlm}},),
-    }
-
-
 def sessions(folder: Path) -> list[dict]:
     return json.loads((folder / "run.json").read_text())["sessions"]
 
 
-def test_pretrain_leaves_its_process_as_it_was(recipe):
+def test_pretrain_saves_at_ctrl_c_is_resumed_and_leaves_the_log_as_it_was(small_recipe, tmp_path, monkeypatch):
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    crosslingual_zoo.pretrain(recipe)
-    assert (root.level, root.handlers) == (level, handlers)
-
-
-def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
+    level = root.level
+    handlers = list(root.handlers)
     step = RunBar.step
 
     def interrupted(self, number, *arguments):
@@ -145,8 +128,10 @@ def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(RunBar, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            crosslingual_zoo.pretrain(recipe)
-    crosslingual_zoo.pretrain(recipe, resume=True)
+            crosslingual_zoo.pretrain(small_recipe)
+    assert (root.level, root.handlers) == (level, handlers)
+    crosslingual_zoo.pretrain(small_recipe, resume=True)
+    assert (root.level, root.handlers) == (level, handlers)
     first, second = sessions(tmp_path / "run")
     assert second["command"] == f"{first['command']} --resume"
     assert first["resumed_from"] is None and second["resumed_from"] == "step-3"

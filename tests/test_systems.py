@@ -92,21 +92,8 @@ def test_peak_memory_has_the_unit_of_the_system(monkeypatch):
 
 
 @pytest.fixture
-def recipe(sample_corpus_dir, sample_tokenizer_dir, tmp_path):
-    """A small run of MLM and TLM."""
-    table = {name: str(sample_corpus_dir / name / "train.jsonl") for name in ("en", "de")}
-    values = [
-        f"output_dir={tmp_path / 'run'}",
-        f"tokenizer={sample_tokenizer_dir}",
-        "model={type: xlm_align, config: {hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2}}",
-        f"monolingual=[{{language: en, path: {table['en']}}}]",
-        f"bitext=[{{source_language: en, target_language: de, join_on: id, source: {{path: {table['en']}}}, "
-        f"target: {{path: {table['de']}}}}}]",
-        "phases=[{name: all, steps: 2, learning_rate: 1e-3, objectives: {mlm: {batch_size: 4, max_length: 32}, "
-        "tlm: {batch_size: 4, max_length: 64}, dwa: {}}}]",
-        "log_every_steps=1",
-    ]
-    return load_recipe(Recipe, None, values)
+def recipe(small_recipe):
+    return load_recipe(Recipe, small_recipe, [])
 
 
 def test_pretraining_without_linux(recipe, without_linux, monkeypatch, tmp_path):

@@ -39,16 +39,13 @@ def edit(file: Path, **fields) -> None:
 
 
 @pytest.fixture
-def stranger(sample_tokenizer, tmp_path):
+def stranger(library_model_dir, tmp_path):
     """`stranger(part, repository="")` -> a folder whose `model` or `tokenizer` needs code, of its own or of another
     repository, and the file that this code makes when it runs."""
-    from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
     def made(part: str, repository: str = "") -> tuple[Path, Path]:
-        folder, marker = tmp_path / f"stranger-{part}" / "weights", tmp_path / f"{part}-ran"
-        sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-        XLMRobertaForMaskedLM(XLMRobertaConfig(vocab_size=len(sample_tokenizer), **sizes)).save_pretrained(folder)
-        sample_tokenizer.save_pretrained(folder)
+        marker = tmp_path / f"{part}-ran"
+        folder = library_model_dir("xlm-roberta", AutoModelForMaskedLM)
         (folder / "stranger_code.py").write_text(CODE.format(marker=str(marker)))
         module = f"{repository}--stranger_code" if repository else "stranger_code"
         if part == "model":

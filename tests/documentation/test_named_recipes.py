@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.zoo_core.recipes import TABLE, recipe_names
 
@@ -71,18 +69,3 @@ def test_each_file_and_row_that_is_named_is_there():
     assert missing == []
     names = {name for _, name in named}
     assert {"finetuning/recipes/xlm_align/paper.yaml#xnli", "<model>/paper.yaml#<task>"} <= names
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("finetuning/recipes/veco/paper.yaml#xnli", True),
-        ("veco/paper.yaml#<task>_iclr", True),
-        ("finetuning/recipes/veco/xnli.yaml", False),
-        ("veco/<task>_iclr.yaml", False),
-        ("veco/paper.yaml#xnil", False),
-        ("xtreme/xnli.yaml#xnli", False),
-    ],
-)
-def test_is_there(name, expected):
-    assert is_there(name, [ROOT, *RECIPES]) is expected

@@ -103,21 +103,6 @@ def test_metadata_of_scores_names_the_table_of_each_language(made_up_run, tables
     assert not entries
 
 
-def test_metadata_names_each_metric_once_and_kinds_of_task(made_up_run):
-    folder, (first, alignment) = made_up_run("xlm_align", "classification", "word_alignment")
-    second = shutil.copytree(first.parent, folder.parent / "again") / "results.json"
-    scored(second, {"en": ("PAWS-X.en", "test")})
-    edit(second, task="pawsx", published=[])
-    data = data_of(folder, [first, second, alignment])
-    assert data.metrics == ["accuracy", "aer"]
-    kinds = {(entry.dataset_name, entry.task_type, entry.metric_type) for entry in data.eval_results}
-    assert kinds == {
-        ("xnli", "text-classification", "accuracy"),
-        ("pawsx", "text-classification", "accuracy"),
-        ("word_alignment", "word-alignment", "aer"),
-    }
-
-
 @pytest.mark.parametrize(
     ("languages", "codes"),
     [
@@ -132,6 +117,7 @@ def test_metadata_has_the_codes_of_languages(tuned_folder, languages, codes):
 
 
 HEAD_TAGS = {
+    "Model": "feature-extraction",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -140,32 +126,27 @@ HEAD_TAGS = {
 
 
 @pytest.mark.parametrize("head", HEAD_TAGS)
-def test_metadata_of_a_fine_tuned_head(made_up_run, head):
+def test_metadata_of_a_head(made_up_run, head):
     folder, _ = made_up_run("xlm_align")
     edit(folder / "config.json", architectures=[f"XlmAlign{head}"])
     data = data_of(folder)
+    is_fine_tuned = head != "Model"
     assert data.pipeline_tag == HEAD_TAGS[head]
     assert data.base_model == "FacebookAI/xlm-roberta-base"
-    assert data.base_model_relation == "finetune"
-    assert "word-alignment" not in data.tags
+    assert data.get("base_model_relation") == ("finetune" if is_fine_tuned else None)
+    assert ("word-alignment" in data.tags) != is_fine_tuned
 
 
-def test_metadata_of_an_encoder(made_up_run):
-    folder, _ = made_up_run("xlm_align")
-    edit(folder / "config.json", architectures=["XlmAlignModel"])
-    data = data_of(folder)
-    assert data.pipeline_tag == "feature-extraction"
-    assert data.base_model == "FacebookAI/xlm-roberta-base"
-    assert data.get("base_model_relation") is None
-    assert "word-alignment" in data.tags
-
-
-@pytest.mark.parametrize(("initialize", "base"), [("both", "owner/start"), ("none", None)])
-def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, initialize, base):
+@pytest.mark.parametrize(("initialize", "base"), [("both", "owner/start"), ("none", None), (None, None)])
+def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, capsys, initialize, base):
+    """Where there is none, none is asked for."""
     folder, _ = made_up_run("metaxlm")
-    start = {"initialize": initialize, "path": "owner/start", "dictionaries": []}
-    edit(folder.parent / "recipe.yaml", model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
+    model = {"type": "metaxlm"}
+    if initialize:
+        model["meta_pretrained"] = {"initialize": initialize, "path": "owner/start", "dictionaries": []}
+    edit(folder.parent / "recipe.yaml", model=model)
     assert data_of(folder).base_model == base
+    assert "--base-model" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -366,13 +347,6 @@ def test_card_asks_for_a_base_model_that_is_a_folder(tuned_folder, capsys, start
     assert data.get("base_model_relation") is None
     assert "--base-model" in capsys.readouterr().err
     assert data_of(folder, base_model="me/e5").base_model == "me/e5"
-    assert "--base-model" not in capsys.readouterr().err
-
-
-def test_card_asks_for_no_base_model_of_random_weights(made_up_run, capsys):
-    folder, _ = made_up_run("veco")
-    edit(folder.parent / "recipe.yaml", model={"type": "veco"})
-    assert data_of(folder).base_model is None
     assert "--base-model" not in capsys.readouterr().err
 
 

@@ -205,42 +205,27 @@ def test_convert_ernie_m_static_graph(cls, converted, ernie_m_oracle, tmp_path):
     assert_same_weights(cls, tmp_path / "new", converted[cls])
 
 
-@pytest.fixture
-def weights_of_xlm_r_s_tokens(ernie_m_oracle, sample_tokenizer, tmp_path):
-    """A file of Paddle's weights that brings no tokenizer, with a row for each of the sample tokenizer's tokens."""
+def test_convert_ernie_m_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer, sample_tokenizer_dir, tmp_path):
+    """The zoo's default for Paddle's weights that bring no tokenizer. A vocab.txt tells which tokens the rows are."""
     weights = {}
     for key, tensor in ernie_m_oracle.weights("ErnieMModel").items():
         weights[key.replace("self_attn.self_attn", "self_attn")] = tensor
     weights["embeddings.word_embeddings.weight"] = torch.zeros(len(sample_tokenizer), 32)
     file = tmp_path / "all.pdparams"
     file.write_bytes(pickle.dumps(arrays_of(weights)))
-    return str(file)
-
-
-@pytest.fixture
-def xlm_r_options(sample_tokenizer_dir):
-    return {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
-
-
-def test_convert_ernie_m_tokenizer_of_xlm_r(weights_of_xlm_r_s_tokens, xlm_r_options, sample_tokenizer, tmp_path):
-    """The zoo's default for everything that brings no tokenizer of transformers 4."""
-    convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "new"), **xlm_r_options)
-    loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")
-    assert loaded("Hi")["input_ids"] == sample_tokenizer("Hi")["input_ids"]
-
-
-def test_convert_ernie_m_compares_a_vocab_txt(weights_of_xlm_r_s_tokens, xlm_r_options, sample_tokenizer, tmp_path):
-    """It tells which tokens the rows are."""
+    options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
     lines = sample_tokenizer.convert_ids_to_tokens(range(len(sample_tokenizer)))
     lines[:4] = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
     lines[-1] = "[MASK]"
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "checked"), **xlm_r_options)
+    convert_ernie_m(str(file), str(tmp_path / "checked"), **options)
+    loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "checked")
+    assert loaded("Hi")["input_ids"] == sample_tokenizer("Hi")["input_ids"]
     lines[7] = "other"
     vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match="row 7 is 'other'"):
-        convert_ernie_m(weights_of_xlm_r_s_tokens, str(tmp_path / "another"), **xlm_r_options)
+        convert_ernie_m(str(file), str(tmp_path / "another"), **options)
 
 
 WEIGHTS = {"linear.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "linear.bias": np.ones(3, np.float16)}

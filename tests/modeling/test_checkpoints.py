@@ -106,21 +106,17 @@ def test_fresh_weights_names_layers_that_the_configuration_does_not_count(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["compiled", "a layer less"])
-def test_from_encoder_refuses_an_encoder_in_part(name, checkpoint):
-    folder = checkpoint("xlm-roberta")
-    change(folder, CHANGES[name])
-    with pytest.raises(ValueError, match=r"lacks \d+ weights"):
-        VecoForConditionalGeneration.from_encoder(str(folder))
-
-
-@pytest.mark.parametrize("name", ["compiled", "a layer less"])
-def test_load_whole_refuses_a_translation_model_in_part(name, checkpoint, tmp_path):
+def test_translation_models_in_part_are_refused(name, checkpoint, tmp_path):
+    """And those of an encoder in part."""
+    encoder = checkpoint("xlm-roberta")
     folder = tmp_path / "translation"
-    model = VecoForConditionalGeneration.from_encoder(checkpoint("xlm-roberta"), decoder_layers=1, tie_decoder=False)
-    model.save_pretrained(folder)
+    VecoForConditionalGeneration.from_encoder(encoder, decoder_layers=1, tie_decoder=False).save_pretrained(folder)
     change(folder, CHANGES[name])
     with pytest.raises(ValueError, match=r"lacks \d+ weights"):
         load_whole(AutoModelForSeq2SeqLM, str(folder), "model")
+    change(encoder, CHANGES[name])
+    with pytest.raises(ValueError, match=r"lacks \d+ weights"):
+        VecoForConditionalGeneration.from_encoder(str(encoder))
 
 
 def test_fresh_weights_refuses_another_shape(checkpoint):

@@ -85,16 +85,6 @@ def test_from_encoder_of_every_kind_of_folder_says_what_is_fresh(kind, tmp_path,
             assert_fresh(key, tensor)
 
 
-def test_from_encoder_of_another_model_saves_veco_s_own_folder(tmp_path):
-    saved_encoder("ErnieMForMaskedLM", tmp_path / "encoder")
-    translation(tmp_path / "encoder").save_pretrained(tmp_path / "translation")
-    auto_map = json.loads((tmp_path / "translation" / "config.json").read_text())["auto_map"]
-    assert auto_map["AutoModelForSeq2SeqLM"] == "modeling_veco.VecoForConditionalGeneration"
-    for target in auto_map.values():
-        module, _, _ = target.partition(".")
-        assert (tmp_path / "translation" / f"{module}.py").exists()
-
-
 def test_from_encoder_random_takes_the_architecture_only(veco_dir, tmp_path):
     VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
     torch.manual_seed(0)

@@ -129,9 +129,3 @@ def test_generate_limits_take_the_place_of_the_default(endless, warnings, limit,
     assert lengths_of(endless.generate(source, attention_mask=mask, **limit)) == [length] * 4
     assert endless.generation_config.max_length == 59
     assert not warnings
-
-
-def test_generate_warns_of_two_limits(endless, warnings):
-    source, mask = sources()
-    endless.generate(source, attention_mask=mask, max_new_tokens=4, max_length=6)
-    assert len(warnings) == 1

@@ -69,12 +69,8 @@ def test_kd_shares_a_forward_with_mlm():
     assert torch.equal(output.token_losses["mlm"], alone.token_losses["mlm"])
     expected = 2.0 * output.token_losses["mlm"].sum() + 0.5 * output.token_losses["kd"].sum()
     assert torch.allclose(output.loss_sum, expected)
-
-
-def test_kd_needs_answers_and_a_weight():
-    model = metaxlm()
+    # it needs answers and a weight
     assert list(model(mlm=texts()).token_losses) == ["mlm"]
-    batch = texts(teacher=answers([(0, 2)]))
     assert list(model(mlm=batch, objective_weights={"kd": 0.0}).token_losses) == ["mlm"]
 
 

@@ -17,7 +17,7 @@ from crosslingual_zoo.modeling.symmetrization import (
     softmax_links,
 )
 from tests.modeling.tiny import VECTOR_SIZE as HIDDEN
-from tests.modeling.tiny import cells, ragged, whole
+from tests.modeling.tiny import cells, parsed, ragged, whole
 
 SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -187,18 +187,14 @@ def test_argmax_links_are_numpy_s(kind):
     [
         # (0, 0) and (1, 1) are in both. (2, 1) and (1, 2) touch (1, 1). (3, 3) does not touch (2, 1) or (1, 2) before
         # final-and, which takes forward's (4, 5), then reverse's (5, 4), and not (4, 3) or (5, 5): 3, 4, 5 are linked
-        (
-            [(0, 0), (1, 1), (2, 1), (3, 3), (4, 5)],
-            [(0, 0), (1, 1), (1, 2), (4, 3), (5, 4), (5, 5)],
-            {(0, 0), (1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4)},
-        ),
+        ("0-0 1-1 2-1 3-3 4-5", "0-0 1-1 1-2 4-3 5-4 5-5", "0-0 1-1 2-1 1-2 3-3 4-5 5-4"),
         # final-and takes (2, 2), whose words are both free; of (4, 2) and (2, 4) one alone still is
-        ([(0, 0), (2, 2)], [(0, 0), (4, 2), (2, 4)], {(0, 0), (2, 2)}),
+        ("0-0 2-2", "0-0 4-2 2-4", "0-0 2-2"),
         # growth takes a neighbor of which the source, or the target, alone is free
-        ([(1, 1), (2, 1)], [(1, 1)], {(1, 1), (2, 1)}),
-        ([(1, 1)], [(1, 1), (1, 2)], {(1, 1), (1, 2)}),
+        ("1-1 2-1", "1-1", "1-1 2-1"),
+        ("1-1", "1-1 1-2", "1-1 1-2"),
         # and none of which both are linked: (1, 0) touches (0, 0) and (1, 1)
-        ([(0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)], {(0, 0), (1, 1)}),
+        ("0-0 1-1", "0-0 1-1 1-0", "0-0 1-1"),
     ],
 )
 def test_grow_diag_final_and_takes_neighbors_then_what_is_alone(forward, reverse, links):
@@ -206,11 +202,12 @@ def test_grow_diag_final_and_takes_neighbors_then_what_is_alone(forward, reverse
     asks whether a word is `in aligned`, whose keys are "e" and "f"."""
     forward_BST = torch.zeros(2, 6, 6, dtype=torch.bool)  # the first pair has no links
     reverse_BST = torch.zeros_like(forward_BST)
-    forward_BST[1][tuple(zip(*forward, strict=True))] = True
-    reverse_BST[1][tuple(zip(*reverse, strict=True))] = True
+    for directed_BST, text in ((forward_BST, forward), (reverse_BST, reverse)):
+        for source, target in parsed(text):
+            directed_BST[1, source, target] = True
     links_BST = grow_diag_final_and(forward_BST, reverse_BST)
     assert not links_BST[0].any()
-    assert cells(links_BST[1]) == links
+    assert cells(links_BST[1]) == parsed(links)
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])

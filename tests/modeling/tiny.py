@@ -136,6 +136,11 @@ def cells(links):
     return {tuple(cell) for cell in torch.as_tensor(links).nonzero().tolist()}
 
 
+def parsed(links):
+    """{(source, target)} of links such as `0-0 1-2`."""
+    return {tuple(map(int, link.split("-"))) for link in links.split()}
+
+
 def scattered(sequences, generator):
     """Sequences of vectors in the columns of a batch, with NaN before, between and behind: (vectors, mask)."""
     padded_BNH = torch.full((len(sequences), 34, VECTOR_SIZE), torch.nan)

@@ -17,6 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer, RobertaToke
 
 from crosslingual_zoo.pretraining import run, tracking
 from crosslingual_zoo.pretraining.checkpoints import checkpoints_of
+from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.recipe import Recipe
 from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
@@ -57,6 +58,12 @@ def recipe_of(files):
         return recipe
 
     return make
+
+
+@pytest.fixture
+def corpora_of(recipe_of, sample_tokenizer):
+    """`corpora_of(objectives, **fields)`: the corpora of a small recipe, read by the sample tokenizer."""
+    return lambda objectives=None, **fields: load_corpora(recipe_of(objectives, **fields), sample_tokenizer)
 
 
 @pytest.fixture

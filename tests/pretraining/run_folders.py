@@ -1,9 +1,15 @@
-"""What tests read from the folders of runs."""
+"""What tests read from the folders of runs, and settings of several runs."""
 
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+# both objectives of VECO in the first phase
+CA_MLM = [
+    f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
+    for kind in ("segments", "pairs")
+]
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -256,12 +256,6 @@ def test_collators_do_not_read_the_vocabulary_for_each_example():
     assert peak_bytes < len(tokenizer)
 
 
-@pytest.mark.parametrize("ids", [[10, 3, 11], np.array([10], np.uint8), [1900]])
-def test_collators_take_ids_of_texts(ids, sample_tokenizer):
-    batch = MlmCollator(sample_tokenizer)([{"text": ids}])
-    assert gold(batch["mlm"]) == [[0, *ids, 2]]
-
-
 def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
     camlm = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]

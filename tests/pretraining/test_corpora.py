@@ -28,12 +28,12 @@ EN_DE = {"source_language": "en", "target_language": "de"}
 MLM_AND_TLM = {"mlm": {"batch_size": 8, "max_length": 32}, "tlm": {"batch_size": 8, "max_length": 64}}
 
 
-def test_load_corpora_windows_keep_every_token(files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_windows_keep_every_token(files, corpora_of, sample_tokenizer, examples_of):
     long = " ".join(f"word {number}" for number in range(60))
     texts = ["Short.", "", long, "  ", None, "Last."]
     path = files.jsonl("a.jsonl", [{"text": text} for text in texts])
-    recipe = recipe_of({"mlm": {"batch_size": 8, "max_length": 20}}, monolingual=[{"language": "en", "path": path}])
-    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    objectives = {"mlm": {"batch_size": 8, "max_length": 20}}
+    (corpus,) = corpora_of(objectives, monolingual=[{"language": "en", "path": path}])
     assert corpus.counts["rows"] == 6
     assert corpus.counts["empty"] == 3
     assert corpus.counts["windowed"] == 1
@@ -54,7 +54,7 @@ LONG_PAIRS = [  # objective, lengths of a pair of 50 words and one, and of 50 an
 
 
 @pytest.mark.parametrize("objective, cut", LONG_PAIRS)
-def test_load_corpora_cuts_long_pairs(objective, cut, files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_cuts_long_pairs(objective, cut, files, corpora_of, sample_tokenizer, examples_of):
     assert [len(ids) for ids in encode_texts(["the", "die"], sample_tokenizer)] == [1, 1]
     rows = [
         {"en": "the " * 50, "de": "die"},
@@ -64,8 +64,7 @@ def test_load_corpora_cuts_long_pairs(objective, cut, files, recipe_of, sample_t
         {"en": "nothing", "de": None},
     ]
     bitext = [EN_DE | {"table": {"path": files.jsonl("a.jsonl", rows)}}]
-    recipe = recipe_of({objective: {"batch_size": 8, "max_length": 24}}, bitext=bitext)
-    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    (corpus,) = corpora_of({objective: {"batch_size": 8, "max_length": 24}}, bitext=bitext)
     assert corpus.counts["empty"] == 2
     assert corpus.counts["cut"] == 2
     assert corpus.size == 3
@@ -84,13 +83,6 @@ def test_cut_pair_removes_token_by_token_from_the_longer_side():
             expected[longer] -= 1
         assert sorted(result) == sorted(expected)
     assert (cut <= lengths).all()
-
-
-def test_load_corpora_text_that_spells_a_special_token_gives_none(sample_tokenizer):
-    special = set(sample_tokenizer.all_special_ids) - {sample_tokenizer.unk_token_id}
-    texts = encode_texts(["a <mask> b", "<s>", "x</s></s>y <pad>", "", None], sample_tokenizer)
-    assert not special & set(sum(texts, []))
-    assert sample_tokenizer.unk_token_id in texts[0]
 
 
 def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
@@ -257,12 +249,12 @@ def test_unigram_entropy_in_nats():
     assert unigram_entropy(texts_of(skewed)) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
-def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_tokenizer, examples_of, held_out_of):
+def test_load_corpora_trains_on_no_evaluated_side(files, corpora_of, examples_of, held_out_of):
     """Line by line: English has ids, German has none. Each table is held out by what it has itself."""
     rows = [{"id": f"v{number}", "text": f"The number {number} is here."} for number in range(300)]
     english = {"path": files.jsonl("en.jsonl", rows)}
     german = {"path": files.jsonl("de.jsonl", [{"text": f"Die Zahl {number} ist hier."} for number in range(300)])}
-    recipe = recipe_of(
+    corpora = corpora_of(
         MLM_AND_TLM,
         monolingual=[{"language": "en", **english}, {"language": "de", **german}],
         bitext=[EN_DE | {"source": english, "target": german}],
@@ -270,7 +262,7 @@ def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_token
     )
     trained = set()
     held_out = set()
-    for corpus in load_corpora(recipe, sample_tokenizer):
+    for corpus in corpora:
         assert corpus.held_out, corpus.name
         trained |= set(map(tuple, sum(examples_of(corpus), [])))
         held_out |= set(map(tuple, sum(held_out_of(corpus), [])))

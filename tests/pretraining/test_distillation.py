@@ -1,12 +1,10 @@
 """The teacher of a run: its inputs, its predictions, and that it is not saved with the model."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from crosslingual_zoo.modeling.modeling_metaxlm import MetaXlmForPreTraining
@@ -18,6 +16,7 @@ from crosslingual_zoo.pretraining.start.teacher import TeacherModel, text_of, wo
 from crosslingual_zoo.pretraining.start.token_texts import Subword
 from crosslingual_zoo.pretraining.tracking import read_events
 from tests.pretraining.made_texts import Example, texts_of
+from tests.pretraining.run_folders import weights_of
 
 TEXTS = [
     "On the way, the train was late and we were not in the house.",
@@ -162,13 +161,12 @@ def test_answer_of_the_model_itself_teaches_nothing(zoo_model_dir, sample_tokeni
 
 
 @pytest.mark.slow
-def test_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, difference, cut_back, tmp_path):
-    copy = shutil.copytree(teacher_dir, tmp_path / "teacher")
+def test_run_logs_resumes_and_keeps_its_teacher_out(train, teacher_dir, difference, cut_back, tmp_path):
     settings = [
         "model.type=metaxlm",
         "model.config.hidden_dropout_prob=0.1",
         "monolingual.0.name=news",
-        f"teacher={{path: {copy}, language: en, temperature: 2.0}}",
+        f"teacher={{path: {teacher_dir}, language: en, temperature: 2.0}}",
         "phases.0.objectives.kd={weight: 2.0}",
         "phases.0.steps=2",
         "save_every_steps=1",
@@ -181,11 +179,7 @@ def test_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, d
     assert {"loss/mlm/de", "held_out/mlm/zh"} <= figures
     assert {name for name in figures if "/kd/" in name} == {"loss/kd/en/news", "held_out/kd/en/news"}
     fresh = MetaXlmForPreTraining(MetaXlmForPreTraining.config_class.from_pretrained(run / "model"))
-    assert load_file(run / "model" / "model.safetensors").keys() <= fresh.state_dict().keys()
+    assert weights_of(run).keys() <= fresh.state_dict().keys()
     resumed = cut_back(run, 1, tmp_path / "resumed")
     train(*settings, f"output_dir={resumed}", "--resume")
     assert difference(resumed, run) == 0
-    shutil.rmtree(run / "model")
-    weights = load_file(copy / "model.safetensors")
-    save_file({name: tensor + 1.0 for name, tensor in weights.items()}, copy / "model.safetensors", {"format": "pt"})
-    assert "teacher" in fails(*settings, "--resume")

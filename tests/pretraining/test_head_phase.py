@@ -4,8 +4,7 @@ import json
 import shutil
 
 import pytest
-import torch
-from transformers import BertConfig, BertModel
+from transformers import AutoModel
 
 from crosslingual_zoo.pretraining.checkpoints import open_run_folder, start_run_folder
 from crosslingual_zoo.pretraining.recipe import Recipe
@@ -21,23 +20,10 @@ OBJECTIVES = {
 LAYERS = {"name": "layers", "steps": 2, "objectives": OBJECTIVES, "learning_rate": 1e-4, "corpora": ["en", "en-de"]}
 
 
-@pytest.fixture(scope="session")
-def encoder_dir(tmp_path_factory, sample_tokenizer):
-    """Folder of a random BERT without LM head."""
-    folder = tmp_path_factory.mktemp("encoder")
-    ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    shape = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
-    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **shape, **ids)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def settings(encoder_dir):
-    """A run of four steps that continues the encoder: two of the head, two of all."""
+def settings(library_model_dir):
+    """A run of four steps that continues a BERT without LM head: two of the head, two of all."""
+    encoder_dir = library_model_dir("bert", AutoModel)
     phases = json.dumps([LAYERS])
     start = ["model.type=xlm_align", f"model.start_from={encoder_dir}", "model.config={hidden_dropout_prob: 0.1}"]
     evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
@@ -89,9 +75,7 @@ def test_open_run_folder_keeps_to_the_phases_with_which_a_run_began(recipe_file,
 
 
 @pytest.mark.slow
-def test_run_trains_a_missing_head_first_and_resumes(
-    train, fails, settings, cut_back, assert_same_run, encoder_dir, tmp_path, capsys
-):
+def test_run_trains_a_missing_head_first_and_resumes(train, settings, cut_back, assert_same_run, tmp_path, capsys):
     train(*settings, "--dry_run")
     printed = capsys.readouterr().out
     assert printed.index("'head'") < printed.index("'layers'")
@@ -110,9 +94,6 @@ def test_run_trains_a_missing_head_first_and_resumes(
         resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
         train(*settings, f"output_dir={resumed}", "--resume")
         assert_same_run(resumed, run)
-    resumed = cut_back(run, 1, tmp_path / "changed")
-    for override in ("head_phase.steps=3", "head_phase=null"):
-        assert "phases.0" in fails(*settings, override, f"output_dir={resumed}", "--resume")
     again = tmp_path / "again"
     train(*settings, f"model.start_from={run / 'model'}", f"output_dir={again}")  # it has a head
     assert [phase.name for phase in recipe_in(again).phases] == ["layers"]

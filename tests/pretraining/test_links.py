@@ -12,7 +12,6 @@ from crosslingual_zoo.modeling.modeling_xlm_align import XlmAlignForPreTraining
 from crosslingual_zoo.modeling.word_alignment import WordAligner
 from crosslingual_zoo.pretraining.data.batches import load_corpora, training_batches
 from crosslingual_zoo.pretraining.objectives.links import LinksCollator
-from crosslingual_zoo.pretraining.objectives.mlm import MlmCollator
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
 
@@ -115,35 +114,6 @@ def test_links_collator_of_a_pair_whose_links_are_all_cut_off(links, model, samp
     torch.testing.assert_close(losses_N, (expected_ST * cells_BST[0]).sum(1)[: len(losses_N)])
     assert losses_N.sum() > 0
     assert len(batch["word_links"]["links"]) == 0
-
-
-def test_collators_and_encodings_do_not_depend_on_what_read_before(sample_tokenizer):
-    """Texts that hold names of special tokens: corpora and words of the aligner are text, and the library's own call,
-    which encodes labeled texts, goes on to find special tokens in them."""
-    text = "the <mask> house </s> is small"
-    example = {"source": "the </s> house <mask>", "target": "das <pad> Haus", "links": "0-0 2-2 3-1"}
-    collate = LinksCollator(sample_tokenizer)
-
-    def linked() -> dict:
-        fields = collate([example])["word_links"]
-        return {name: fields[name] for name in ("x", "y", "links")}
-
-    def masked() -> torch.Tensor:
-        torch.manual_seed(0)
-        return MlmCollator(sample_tokenizer)([{"text": text}])["mlm"]["input_ids"]
-
-    def labeled() -> list[int]:
-        return sample_tokenizer(text, text, truncation=True, max_length=12, padding="max_length")["input_ids"]
-
-    ids = labeled()
-    assert sample_tokenizer.mask_token_id in ids
-    links = linked()
-    assert links["links"][:, 1:3].tolist() == [[0, 0], [2, 2], [3, 1]]
-    rows = masked()
-    torch.testing.assert_close(linked(), links, rtol=0, atol=0)
-    assert labeled() == ids
-    linked()
-    assert torch.equal(masked(), rows)
 
 
 def test_links_of_are_numbered_by_words_with_tokens(sample_tokenizer):

@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
 from crosslingual_zoo.modeling.backbone import ARCHITECTURES
@@ -18,6 +17,7 @@ from crosslingual_zoo.pretraining.start.meta_pretrained import (
     TOKEN_TYPES,
 )
 from crosslingual_zoo.pretraining.start.pretrained import tokenizer_of
+from tests.pretraining.run_folders import adam_of, weights_of
 
 WORDS = f"{EMBEDDINGS}word_embeddings.weight"
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
@@ -150,14 +150,13 @@ def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_
     arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.freeze_body=true"]
     train(*arguments)
     before = BertForMaskedLM.from_pretrained(source).state_dict()
-    after = load_file(run / "model" / "model.safetensors")
+    after = weights_of(run)
     body = [name for name in after if name.startswith(BODY)]
     assert len(body) == 32
     for name in body:
         assert torch.equal(after[name], before[name.replace("roberta", "bert", 1)]), name
     assert not torch.equal(after["lm_head.dense.weight"], before["cls.predictions.transform.dense.weight"])
-    state = torch.load(run / "checkpoints" / "step-3" / "optimizer.bin", weights_only=True)
-    assert len(state["state"]) == len(after) - len(body)
+    assert len(adam_of(run, 3)["state"]) == len(after) - len(body)
     resumed = cut_back(run, 2, tmp_path / "resumed")
     shutil.rmtree(source)
     train(*arguments, f"output_dir={resumed}", "--resume")

@@ -1,7 +1,5 @@
 """What a dry run says about time and memory, and about saving."""
 
-import logging
-import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +7,9 @@ import torch
 
 from crosslingual_zoo.pretraining import costs as costs_module
 from crosslingual_zoo.pretraining import plan
-from crosslingual_zoo.pretraining.costs import measure, part_of_step, span, state_bytes, tokens_of
+from crosslingual_zoo.pretraining.costs import measure, part_of_step, state_bytes, tokens_of
 from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.recipe import Recipe
-from crosslingual_zoo.pretraining.tracking import read_events
 from crosslingual_zoo.zoo_core.recipes import load_recipe
 
 MLM = {"batch_size": 8, "max_length": 64}
@@ -28,7 +25,7 @@ def fields_of(num_tokens: int) -> dict[str, dict]:
 
 
 @pytest.fixture
-def timed(recipe_file, sample_tokenizer, monkeypatch):
+def timed(recipe_file, sample_tokenizer):
     """`timed(durations, first_steps, *overrides)`: the costs if steps take these seconds, and the timed batches."""
 
     def costs_of(durations: list[float], first_steps: list[list[dict]], *overrides: str):
@@ -107,55 +104,8 @@ def test_state_bytes_are_those_of_weights_gradients_and_moments(recipe_file):
     assert state_bytes(model, phase, num_processes=2) == 4 * 33 + 16 * 3
 
 
-@pytest.mark.parametrize(
-    "ends, text",
-    [
-        ((0.31, 0.42), "0.3 to 0.4 seconds"),
-        ((40, 40.2), "40 seconds"),
-        ((100, 150), "1.7 to 2.5 minutes"),
-        ((7000, 7300), "1.9 to 2.0 hours"),
-        ((1e6, 2e6), "12 to 23 days"),
-    ],
-)
-def test_span_has_a_unit_of_its_size(ends, text):
-    assert span(*ends) == text
-
-
 def test_dry_run_of_a_model_that_is_too_large_for_this_machine_measures_nothing(train, monkeypatch, capsys):
     monkeypatch.setattr(plan, "memory_of", lambda device: 1e5)
     monkeypatch.setattr(plan, "measure", None)
     train("--dry_run")
     assert "not measured" in capsys.readouterr().out
-
-
-def test_dry_run_says_when_it_saves_and_keeps_nothing(train, tmp_path, capsys, caplog):
-    caplog.set_level(logging.INFO)
-    held_out = "evaluation={held_out_fraction: 0.3, max_examples: 7, every_steps: 13}"
-    train("--dry_run", held_out, "save_every_steps=17", "keep_checkpoints=3", "phases.0.steps=50")
-    lines = capsys.readouterr().out.splitlines()
-    (saves,) = [line for line in lines if line.startswith("saves")]
-    assert {"17", "13"} <= set(saves.split())
-    assert "3" in saves
-    assert any(line.startswith("time:") and "GiB" in line for line in lines)
-    assert not any("estimated" in line for line in lines)
-    assert not (tmp_path / "run").exists()
-    messages = [message for message in caplog.messages if "held_out" in message]
-    assert messages
-    assert all("held_out 7" in message for message in messages)
-
-
-def test_dry_run_of_a_part_of_the_rows_says_that_it_estimates(train, capsys):
-    train("--dry_run", "bitext=[]", f"phases.0.objectives={{mlm: {MLM}}}", "monolingual.0.max_rows=30")
-    assert "estimated" in capsys.readouterr().out
-
-
-def test_evaluation_is_shown_with_the_loss_that_token_frequencies_give(train, capsys, tmp_path):
-    train("evaluation={held_out_fraction: 0.1, max_examples: 8}", "phases.0.steps=1", "phases.0.objectives.dwa={}")
-    (event,) = [event for event in read_events(tmp_path / "run") if "held_out/mlm/en" in event]
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "held_out/mlm" in line]
-    for objective, corpora in (("mlm", ("en", "de", "zh")), ("tlm", ("en-de", "en-zh"))):
-        for kind in ("held_out", "unigram_entropy"):
-            mean = statistics.mean(event[f"{kind}/{objective}/{corpus}"] for corpus in corpora)
-            assert f"{mean:.3f}" in line
-    assert "dwa" in line
-    assert line.count("(") == 2  # dwa predicts no tokens

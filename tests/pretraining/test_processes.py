@@ -9,14 +9,10 @@ import torch
 
 from crosslingual_zoo.pretraining.checkpoints import newest_checkpoint
 from crosslingual_zoo.pretraining.tracking import read_events
-from tests.pretraining.run_folders import adam_of
+from tests.pretraining.run_folders import CA_MLM, adam_of
 
 pytestmark = pytest.mark.slow
 
-CA_MLM = [
-    f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
-    for kind in ("segments", "pairs")
-]
 # of each model; VECO's cross-attention gets no gradient from mlm and tlm, which plain DDP would not bear
 OBJECTIVES = {
     "mlm-tlm": ["model.type=veco"],

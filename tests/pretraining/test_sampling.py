@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 
@@ -52,12 +50,6 @@ def test_draws_follow_the_formula(alpha):
     assert np.abs(shares - expected).max() < 4 * np.sqrt(0.25 / len(drawn))
 
 
-def test_draws_of_an_update_are_a_pure_function_of_its_number():
-    whole = drawn_of(sampler_of(), 40)
-    assert drawn_of(sampler_of(), 40, start=25) == whole[25:]
-    assert drawn_of(sampler_of(), 40, start=39) == whole[39:]
-
-
 def test_counts_before_a_step_are_those_of_the_past_choices():
     """They are counted in parts."""
     sampler = sampler_of(batch_size=3)
@@ -93,25 +85,11 @@ def test_draws_follow_their_definition():
         assert batch == sorted(expected, key=length_of)
 
 
-def test_draws_of_other_seeds_phases_and_objectives():
+def test_draws_depend_on_seed_phase_and_kind_of_text():
     first = drawn_of(sampler_of(), 3)
     for other in (sampler_of(seed=2), sampler_of(phase=1), sampler_of(name="tlm")):
         assert drawn_of(other, 3) != first
-
-
-def test_draws_of_objectives_of_the_same_text():
     assert drawn_of(sampler_of(name="tlm"), 1) == drawn_of(sampler_of(name="ca_mlm_pairs"), 1)
-
-
-def test_draws_visit_every_example_once_an_epoch():
-    by_epoch = collections.defaultdict(list)
-    small = {0: Counted("sw", 23)}
-    for _, epoch, row in sum(drawn_of(sampler_of(small), 23), []):
-        by_epoch[epoch].append(row)
-    assert len(by_epoch) == 16
-    for rows in by_epoch.values():
-        assert sorted(rows) == list(range(23))
-    assert by_epoch[0] != by_epoch[1]
 
 
 def test_micro_batches_hold_examples_of_like_length():

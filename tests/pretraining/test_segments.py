@@ -2,7 +2,6 @@
 
 import pytest
 
-from crosslingual_zoo.pretraining.data.batches import load_corpora
 from crosslingual_zoo.pretraining.data.examples import encode_texts
 
 
@@ -11,14 +10,13 @@ def words(start, count):
 
 
 @pytest.fixture
-def corpus_of(files, recipe_of, sample_tokenizer):
+def corpus_of(files, corpora_of):
     """`corpus_of(rows, max_length=12, evaluation={}, **fields)`: the segments of a table with a column `doc`."""
 
     def make(rows, max_length=12, evaluation=None, **fields):
         table = {"language": "en", "path": files.jsonl("a.jsonl", rows), "document_column": "doc"} | fields
         objectives = {"ca_mlm_segments": {"batch_size": 8, "max_length": max_length}}
-        recipe = recipe_of(objectives, monolingual=[table], evaluation=evaluation or {})
-        (corpus,) = load_corpora(recipe, sample_tokenizer)
+        (corpus,) = corpora_of(objectives, monolingual=[table], evaluation=evaluation or {})
         return corpus
 
     return make

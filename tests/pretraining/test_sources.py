@@ -11,10 +11,12 @@ TLM = {"tlm": {"batch_size": 8, "max_length": 128}}
 MLM_AND_TLM = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
 MONOLINGUAL = [{"language": "en", "path": "en.jsonl"}, {"language": "de", "path": "de.jsonl"}]
 TEXT_FILES = [{"language": language, "path": f"text.{language}", "format": "text"} for language in ("en", "de")]
+LINE_BY_LINE = {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}}
+JOINED = LINE_BY_LINE | {"join_on": "id"}
 BITEXT = {  # the same pairs, as the fixture `pairs` writes them
-    "joined": {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}, "join_on": "id"},
-    "joined, other order": {"source": {"path": "en.jsonl"}, "target": {"path": "reversed.jsonl"}, "join_on": "id"},
-    "line by line": {"source": {"path": "en.jsonl"}, "target": {"path": "de.jsonl"}},
+    "joined": JOINED,
+    "joined, other order": JOINED | {"target": {"path": "reversed.jsonl"}},
+    "line by line": LINE_BY_LINE,
     "two text files": {
         "source": {"path": "text.en", "format": "text"},
         "target": {"path": "text.de", "format": "text"},
@@ -53,25 +55,22 @@ def pairs(files, sample, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", BITEXT)
-def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(kind, pairs, recipe_of, sample_tokenizer, examples_of):
-    (corpus,) = load_corpora(recipe_of(TLM, bitext=[EN_DE | BITEXT[kind]]), sample_tokenizer)
+def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(kind, pairs, corpora_of, sample_tokenizer, examples_of):
+    (corpus,) = corpora_of(TLM, bitext=[EN_DE | BITEXT[kind]])
     assert (corpus.name, corpus.languages, corpus.size) == ("en-de", ("en", "de"), 240)
     assert examples_of(corpus) == [encode_texts([pair["en"], pair["de"]], sample_tokenizer) for pair in pairs]
 
 
 @pytest.mark.parametrize("kind", MONOLINGUAL_OF_BITEXT)
-def test_mlm_reads_both_sides_of_bitext_alone(kind, pairs, recipe_of, sample_tokenizer, examples_of, held_out_of):
+def test_mlm_reads_both_sides_of_bitext_alone(kind, pairs, corpora_of, examples_of, held_out_of):
     """The texts, ids and held-out rows are those of the same text under `monolingual`."""
-    evaluation = {"held_out_fraction": 0.2, "max_examples": 10}
-    bitext_alone = recipe_of(MLM_AND_TLM, bitext=[EN_DE | BITEXT[kind]], evaluation=evaluation)
-    with_texts = recipe_of(
-        MLM_AND_TLM,
-        bitext=[EN_DE | BITEXT[kind]],
-        monolingual=MONOLINGUAL_OF_BITEXT[kind],
-        evaluation=evaluation,
-    )
-    corpora = load_corpora(bitext_alone, sample_tokenizer)
-    for corpus, expected in zip(corpora, load_corpora(with_texts, sample_tokenizer), strict=True):
+    fields = {
+        "bitext": [EN_DE | BITEXT[kind]],
+        "evaluation": {"held_out_fraction": 0.2, "max_examples": 10},
+    }
+    corpora = corpora_of(MLM_AND_TLM, **fields)
+    with_texts = corpora_of(MLM_AND_TLM, **fields, monolingual=MONOLINGUAL_OF_BITEXT[kind])
+    for corpus, expected in zip(corpora, with_texts, strict=True):
         assert (corpus.name, corpus.kind, corpus.size) == (expected.name, expected.kind, expected.size)
         assert examples_of(corpus) == examples_of(expected)
         assert corpus.held_out.ids.tolist() == expected.held_out.ids.tolist()
@@ -105,11 +104,11 @@ def test_objectives_of_monolingual_text_do_not_read_linked_pairs(recipe_of):
         recipe_of(MLM_AND_TLM, linked=[EN_DE | {"path": "links.tsv"}])
 
 
-def test_open_sources_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_tokenizer, examples_of):
+def test_open_sources_join_keeps_common_ids_and_counts_the_others(files, corpora_of, sample_tokenizer, examples_of):
     source = files.jsonl("en.jsonl", [{"id": number, "text": f"number {number}"} for number in (1, 2, 3, 5)])
     target = files.jsonl("de.jsonl", [{"id": str(number), "text": f"Nummer {number}"} for number in (5, 9, 3)])
     fields = {"source": {"path": source}, "target": {"path": target}, "join_on": "id"}
-    (corpus,) = load_corpora(recipe_of(TLM, bitext=[EN_DE | fields]), sample_tokenizer)
+    (corpus,) = corpora_of(TLM, bitext=[EN_DE | fields])
     assert corpus.counts["unmatched_en"] == 2
     assert corpus.counts["unmatched_de"] == 1
     expected = [encode_texts([f"number {id}", f"Nummer {id}"], sample_tokenizer) for id in (3, 5)]
@@ -147,17 +146,16 @@ def test_open_sources_holds_out_rows_everywhere(pairs, recipe_of, sample_tokeniz
     assert len(set(texts)) == len(texts)  # the pair's tables are not read again
 
 
-def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_tokenizer, held_out_of):
+def test_open_sources_holds_out_by_the_joined_column(files, corpora_of, held_out_of):
     rows = [{"id": 1000 - number, "verse": f"v{number}", "text": f"sentence number {number}"} for number in range(100)]
     english = {"path": files.jsonl("en.jsonl", rows)}
     german = {"path": files.jsonl("de.jsonl", rows)}
-    recipe = recipe_of(
+    monolingual, bitext = corpora_of(
         MLM_AND_TLM,
         monolingual=[{"language": "en", **english}],
         bitext=[EN_DE | {"source": english, "target": german, "join_on": "verse"}],
         evaluation={"held_out_fraction": 0.2},
     )
-    monolingual, bitext = load_corpora(recipe, sample_tokenizer)
     assert len(monolingual.held_out) > 5
     assert [text for (text,) in held_out_of(monolingual)] == [source for source, _ in held_out_of(bitext)]
 
@@ -185,14 +183,14 @@ def sides(source, target, **fields):
         (sides("a.jsonl", "c.jsonl", join_on="id"), r"'0'.*'x'"),  # no common id
     ],
 )
-def test_load_corpora_refuses(fields, named, files, recipe_of, sample_tokenizer, monkeypatch):
+def test_load_corpora_refuses(fields, named, files, corpora_of, monkeypatch):
     monkeypatch.chdir(files.folder)
     for name, ids in {"a": range(3), "b": range(2), "c": "xy", "twice": (0, 7, 7)}.items():
         files.jsonl(f"{name}.jsonl", [{"id": id, "text": f"text {id}"} for id in ids])
     files.jsonl("empty.jsonl", [{"text": ""}, {"text": " "}])
     files.lines("barred.txt", ["text ||| Text", "text || Text"])
     with pytest.raises(ValueError, match=named):
-        load_corpora(recipe_of(**fields), sample_tokenizer)
+        corpora_of(**fields)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,7 @@ def tokenized_texts(monkeypatch):
     return tokenized
 
 
-def test_load_corpora_stream_is_its_first_rows(
-    files, recipe_of, sample_tokenizer, examples_of, held_out_of, monkeypatch
-):
+def test_load_corpora_stream_is_its_first_rows(files, corpora_of, examples_of, held_out_of, monkeypatch):
     """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
     german = lines_of(200, 2)
     german[5] = None
@@ -64,10 +62,10 @@ def test_load_corpora_stream_is_its_first_rows(
     for id, english in enumerate(lines_of(200, 1)):
         rows.append({"id": id, "doc": f"d{id // 9}", "t": {"en": english, "de": german[id]}})
 
-    def corpora_of(table, **limit):
+    def read(table, **limit):
         pair = EN_DE | {"source_column": "t.en", "target_column": "t.de"} | limit
         tables = {"source": table, "target": table}
-        recipe = recipe_of(
+        return corpora_of(
             OBJECTIVES,
             monolingual=[table | {"language": "en", "text_column": "t.en", "document_column": "doc"} | limit],
             bitext=[
@@ -77,17 +75,16 @@ def test_load_corpora_stream_is_its_first_rows(
             ],
             evaluation={"held_out_fraction": 0.2},
         )
-        return load_corpora(recipe, sample_tokenizer)
 
     part = {"path": files.jsonl("part.jsonl", rows[:80])}
     stream = {"path": files.jsonl("whole.jsonl", rows), "streaming": True}
-    for corpus, expected in zip(corpora_of(stream, max_rows=80), corpora_of(part), strict=True):
+    for corpus, expected in zip(read(stream, max_rows=80), read(part), strict=True):
         assert corpus.held_out
         assert examples_of(corpus) == examples_of(expected)
         assert held_out_of(corpus) == held_out_of(expected)
     # from the cache, without a look at the stream
     monkeypatch.setattr(sources, "load_table", lambda *arguments: pytest.fail("read again"))
-    corpora = corpora_of(stream, max_rows=80)
+    corpora = read(stream, max_rows=80)
     assert [corpus.counts["rows"] for corpus in corpora] == [80] * 4
     assert "80" in corpora[0].facts()["tables"][0]["fingerprint"]
 
@@ -148,12 +145,11 @@ def test_reading_version_is_raised_with_the_rules(tokenizer_of):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_load_corpora_of_processes(files, recipe_of, sample_tokenizer, examples_of, cache, monkeypatch, processes):
+def test_load_corpora_of_processes(files, corpora_of, sample_tokenizer, examples_of, cache, monkeypatch, processes):
     monkeypatch.setattr(store, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
-    recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
-    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    (corpus,) = corpora_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
     assert examples_of(corpus) == [[ids] for ids in encode_texts(lines, sample_tokenizer)]
     assert corpus.columns[0].keys.tolist() == [sources.row_key(number) for number in range(60)]
 

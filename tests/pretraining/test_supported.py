@@ -1,9 +1,8 @@
 """`python -m crosslingual_zoo.pretraining.plan` and a dry run: their tables agree with training."""
 
 import pytest
-import torch
 from rich.table import Table
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from crosslingual_zoo.modeling import MODEL_TYPES
 from crosslingual_zoo.pretraining import plan
@@ -21,19 +20,14 @@ from crosslingual_zoo.pretraining.start.pretrained import Pretrained
         ("bert", set()),
     ],
 )
-def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path, capsys):
-    ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    shape = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-    config = AutoConfig.for_model(kind, vocab_size=len(sample_tokenizer), **shape, **ids)
-    with torch.random.fork_rng():
-        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
-    sample_tokenizer.save_pretrained(tmp_path)
-    checkpoint = Pretrained(str(tmp_path), "CHECKPOINT")
+def test_supported_objectives_of_an_architecture(kind, without, library_model_dir, capsys):
+    folder = str(library_model_dir(kind, AutoModelForMaskedLM))
+    checkpoint = Pretrained(folder, "CHECKPOINT")
     supported = set()
     for model_type in MODEL_TYPES:
         supported |= set(objectives_of(model_type, checkpoint)[0].split(", "))
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - supported == without
-    plan.main([str(tmp_path)])
+    plan.main([folder])
     assert "encoder and LM head: nothing" in capsys.readouterr().out
 
 

@@ -1,13 +1,9 @@
 """Figures of a run: its curves, a tracker, and the model on the Hub."""
 
-import shutil
-
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from crosslingual_zoo.pretraining.tracking import read_events
-from crosslingual_zoo.zoo_core import provenance
-from crosslingual_zoo.zoo_core.provenance import read_json
 
 
 def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, tmp_path):
@@ -30,22 +26,3 @@ def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, 
     files.pop(".gitattributes")
     assert files == model
     assert "step 2" in hub.titles("owner/model")[1]
-
-
-@pytest.mark.slow
-def test_run_json_says_whether_the_code_has_uncommitted_changes(train, monkeypatch, tmp_path):
-    """Each session says it of its own start."""
-
-    def git_state(dirty: bool) -> None:
-        monkeypatch.setattr(provenance, "_git_state", lambda: {"commit": "0123", "dirty": dirty})
-
-    settings = ["phases.0.steps=2", "save_every_steps=1", "keep_checkpoints=0"]
-    git_state(True)
-    train(*settings)
-    run = tmp_path / "run"
-    shutil.rmtree(run / "model")
-    shutil.rmtree(run / "checkpoints" / "step-2")
-    git_state(False)
-    train(*settings, "--resume")
-    sessions = read_json(run / "run.json")["sessions"]
-    assert [session["git"]["dirty"] for session in sessions] == [True, False]

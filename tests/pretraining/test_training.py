@@ -196,9 +196,11 @@ def test_run_in_bfloat16_and_with_gradient_checkpointing(train, difference, tmp_
 
 def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     pairs = "phases.0.objectives.ca_mlm_pairs={batch_size: 8, max_length: 48}"
-    train("--dry_run", "model.type=veco", pairs)
+    evaluation = "evaluation={held_out_fraction: 0.1, every_steps: 13}"
+    train("--dry_run", "model.type=veco", pairs, evaluation)
     printed = capsys.readouterr().out
     assert "en-zh" in printed
+    assert "13" in printed.split()  # steps between evaluations
     assert "<mask>" in printed
     assert not (tmp_path / "run").exists()
     start = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]

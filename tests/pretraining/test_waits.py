@@ -137,14 +137,28 @@ def model_of(name, tokenizer, attention="sdpa", skip_padding=True, **config):
 @pytest.mark.parametrize("equal_lengths", [False, True])
 @pytest.mark.parametrize(("attention", "skip_padding"), [("sdpa", True), ("sdpa", False), ("eager", False)])
 @pytest.mark.parametrize(("name", "objective"), MOST_WAITS)
-def test_waits_of_forward_and_backward(name, objective, attention, skip_padding, equal_lengths, sample_tokenizer):
+def test_what_is_handed_over_saves_waits_and_changes_no_numbers(
+    name, objective, attention, skip_padding, equal_lengths, sample_tokenizer
+):
+    """Losses and gradients are equal to the last bit, with dropout."""
     batch = batch_of(objective, sample_tokenizer, equal_lengths, languages=name == "ernie_m")
-    model = model_of(name, sample_tokenizer, attention, skip_padding)
+    without_it = {objective: without(batch[objective], HANDED_OVER)}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    model = model_of(name, sample_tokenizer, attention, skip_padding, **dropout)
     waits = waits_of(model, batch)
     assert len(waits) <= MOST_WAITS[name, objective], waits
-    # without them, the model asks
-    asked = waits_of(model, {objective: without(batch[objective], HANDED_OVER)})
-    assert len(asked) > MOST_WAITS[name, objective]
+    assert len(waits_of(model, without_it)) > MOST_WAITS[name, objective]  # the model asks
+    results = []
+    for sub_batches in (batch, without_it):
+        torch.manual_seed(0)
+        output = model(**sub_batches)
+        results.append((output, gradients(model, output.loss_sum)))
+    (output, learned), (expected, expected_gradients) = results
+    assert torch.equal(output.loss, expected.loss)
+    for loss, losses_N in expected.token_losses.items():
+        assert torch.equal(output.token_losses[loss], losses_N)
+        assert torch.equal(output.batch_rows[loss], expected.batch_rows[loss])
+    torch.testing.assert_close(learned, expected_gradients, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("skip_padding", [True, False])
@@ -156,29 +170,6 @@ def test_waits_with_gradient_checkpointing(name, skip_padding, sample_tokenizer)
     name = "activation_checkpointing_enable"
     getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")()
     assert waits_of(model, batch_of(objective, sample_tokenizer)) == []
-
-
-@pytest.mark.parametrize("equal_lengths", [False, True])
-@pytest.mark.parametrize(("attention", "skip_padding"), [("sdpa", True), ("sdpa", False), ("eager", False)])
-@pytest.mark.parametrize(("name", "objective"), MOST_WAITS)
-def test_numbers_do_not_depend_on_what_is_handed_over(
-    name, objective, attention, skip_padding, equal_lengths, sample_tokenizer
-):
-    """Losses and gradients, to the last bit, with dropout."""
-    batch = batch_of(objective, sample_tokenizer, equal_lengths, languages=name == "ernie_m")
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    model = model_of(name, sample_tokenizer, attention, skip_padding, **dropout)
-    results = []
-    for sub_batch in (batch[objective], without(batch[objective], HANDED_OVER)):
-        torch.manual_seed(0)
-        output = model(**{objective: sub_batch})
-        results.append((output, gradients(model, output.loss_sum)))
-    (output, learned), (expected, expected_gradients) = results
-    assert torch.equal(output.loss, expected.loss)
-    for loss, losses_N in expected.token_losses.items():
-        assert torch.equal(output.token_losses[loss], losses_N)
-        assert torch.equal(output.batch_rows[loss], expected.batch_rows[loss])
-    torch.testing.assert_close(learned, expected_gradients, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["mlm", "tlm", "camlm", "btmlm", "ca_mlm_pairs"])

@@ -164,10 +164,6 @@ def test_load_table_folder_and_mirror(hub_folder, streaming):
     assert rows("owner/pets", root, config="en", split="test", streaming=streaming)[0]["text"] == "cow"
 
 
-def test_load_table_part_of_a_split(hub_folder):
-    assert len(rows(str(hub_folder), config="en", split="train[:1]")) == 1
-
-
 @streamed_or_not
 @pytest.mark.parametrize("ending", ["csv", "tsv.gz", "jsonl", "parquet"])
 @pytest.mark.parametrize(
