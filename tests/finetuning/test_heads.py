@@ -75,9 +75,9 @@ def logits_by_label(model):
 @pytest.mark.parametrize(("recipe_class", "labels"), [(Recipe, CLASSES), (TaggingRecipe, TAGS)])
 def test_rows_of_a_kept_head_follow_the_names_of_its_labels(name, recipe_class, labels, encoder, tmp_path):
     folder = fine_tune(encoder(name), labels, tmp_path / "tuned", recipe_class)
-    kept = load(folder, labels, recipe_class)
-    assert kept.fresh_parameters == {"count": 0, "names": [], "head": ""}
-    expected = logits_by_label(kept)
+    saved = load(folder, labels, recipe_class)
+    assert saved.fresh_parameters == {"count": 0, "names": [], "head": ""}
+    expected = logits_by_label(saved)
     for order in (labels[::-1], [*labels[2:], *labels[:2]], labels):
         model = load(folder, order, recipe_class)
         logits = logits_by_label(model)
