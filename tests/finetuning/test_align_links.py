@@ -74,7 +74,7 @@ def test_links_of_any_format(word_align, expected, pairs, tmp_path, monkeypatch)
         assert word_align(*arguments.split()).out == expected, arguments
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pairs.read_bytes()))))
-    assert word_align("--quiet") == (expected, "")
+    assert word_align("-", "--quiet") == (expected, "")
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,7 @@ def test_resume_refuses_other_settings_model_and_input(word_align, align_refused
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        ("no/where.de no/where.en --output x", "no/where.de"),
         ("pairs.txt --resume", "--output"),
         ("pairs.txt --threshold 0.3 --method ot", "threshold"),
         ("pairs.txt --layer 9", "9"),
