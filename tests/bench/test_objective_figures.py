@@ -36,7 +36,8 @@ def loaded(folder):
 def test_attention_of_veco_reads_the_last_states_of_the_other_side(zoo_model_dir, sample_tokenizer):
     model = loaded(zoo_model_dir("veco"))
     attention = read_attention(model, sample_tokenizer, X, Y)
-    x, y = (sample_tokenizer(" ".join(words), return_tensors="pt") for words in (X, Y))
+    x = sample_tokenizer(" ".join(X), return_tensors="pt")
+    y = sample_tokenizer(" ".join(Y), return_tensors="pt")
     size = len(x["input_ids"][0]) - 2
     assert attention.size == size
     assert attention.tokens == sample_tokenizer.tokenize(" ".join(X)) + sample_tokenizer.tokenize(" ".join(Y))
