@@ -52,30 +52,27 @@ def test_bench_finetuning(figures, model):
 
 def test_bench_masked_lm_step(figures):
     sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
-    figures_of_part = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
-    peer, packed, ours = figures_of_part["ways"]
+    part = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
+    peer, packed, ours = part["ways"]
+    seconds = {way: timed[0] for way, timed in part["seconds"].items()}
     assert ours["less by"] == pytest.approx(peer["MiB above"] / ours["MiB above"])
-    for against, name in ((peer, "faster by"), (packed, "than packed")):
-        assert ours[name] == pytest.approx(
-            figures_of_part["seconds"][against["way"]][0] / figures_of_part["seconds"]["ours"][0]
-        )
+    assert ours["faster by"] == pytest.approx(seconds[peer["way"]] / seconds["ours"])
+    assert ours["than packed"] == pytest.approx(seconds[packed["way"]] / seconds["ours"])
     assert ours["of the peak"] == pytest.approx(peer["of the peak"] * ours["faster by"])
     assert ours["of the peak"] > 0
 
 
 def test_bench_word_alignment(figures, model, tmp_path):
-    rows = figures("word_alignment", *"--pairs 3 --rounds 2 --ways word-align plain --model".split(), model)["rows"]
+    rows = figures("word_alignment", *f"--pairs 3 --rounds 2 --ways word-align plain --model {model}".split())["rows"]
     assert [row["way"] for row in rows] == ["word-align", "plain"]
     assert rows[1]["times as fast as plain"] == 1
     assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in rows)
     texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    source, target, gold = [str(tmp_path / name) for name in texts]
-    ways = ["word-align, mutual", "plain"]
-    flags = ["--rounds", "1", "--model", model, "--text", source, target, "--gold", gold, "--ways", *ways]
-    ours, plain = figures("word_alignment", *flags)["scores"]
-    assert ours.removeprefix(ways[0]) == plain.removeprefix(ways[1])
+    files = f"--text {tmp_path}/source {tmp_path}/target --gold {tmp_path}/gold --rounds 1 --model {model}"
+    ours, plain = figures("word_alignment", *files.split(), "--ways", "word-align, mutual", "plain")["scores"]
+    assert ours.removeprefix("word-align, mutual") == plain.removeprefix("plain")
     assert "AER" in ours
 
 

@@ -36,14 +36,14 @@ def loaded(folder):
 def test_attention_of_veco_reads_the_last_states_of_the_other_side(zoo_model_dir, sample_tokenizer):
     model = loaded(zoo_model_dir("veco"))
     attention = read_attention(model, sample_tokenizer, X, Y)
-    encoded = [sample_tokenizer(" ".join(words), return_tensors="pt") for words in (X, Y)]
-    states = [model(**sentence).last_hidden_state for sentence in encoded]
-    tokens = [sample_tokenizer.tokenize(" ".join(words)) for words in (X, Y)]
-    size = attention.size
-    assert attention.tokens == tokens[0] + tokens[1]
-    assert size == len(tokens[0])
-    for side, other_side, block in ((0, 1, np.s_[:, :size, size:]), (1, 0, np.s_[:, size:, :size])):
-        outputs = model(**encoded[side], encoder_hidden_states=states[other_side], output_attentions=True)
+    x = sample_tokenizer(" ".join(X), return_tensors="pt")
+    y = sample_tokenizer(" ".join(Y), return_tensors="pt")
+    size = len(x["input_ids"][0]) - 2
+    assert attention.size == size
+    assert attention.tokens == sample_tokenizer.tokenize(" ".join(X)) + sample_tokenizer.tokenize(" ".join(Y))
+    for side, other_side, block in ((x, y, np.s_[:, :size, size:]), (y, x, np.s_[:, size:, :size])):
+        states = model(**other_side).last_hidden_state
+        outputs = model(**side, encoder_hidden_states=states, output_attentions=True)
         expected = torch.cat(outputs.cross_attentions).mean(1)[:, 1:-1, 1:-1].numpy()
         np.testing.assert_allclose(attention.weights[block], expected, atol=1e-6)
     assert not attention.weights[:, :size, :size].any()

@@ -16,16 +16,15 @@ PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
 
 def test_masked_lm_steps_read_the_same_rows():
     tokenizer = mlm.made_up_tokenizer(SIZE.vocab)
-    rng = np.random.default_rng(0)
-    examples = mlm.made_up_examples(PAIRS, SIZE.vocab, rng)
+    examples = mlm.made_up_examples(PAIRS, SIZE.vocab, np.random.default_rng(0))
     ours = OBJECTIVES["tlm"](tokenizer, mask_probability=mlm.PREDICTED).sub_batch(examples, ("bench",))
+    lengths = ours["attention_mask"].sum(1).tolist()
+    assert lengths == mlm.row_lengths(PAIRS).tolist()
     gold = torch.where(ours["labels"] != -100, ours["labels"], ours["input_ids"])
-    for row, peer in zip(range(len(PAIRS)), mlm.features(examples, tokenizer), strict=True):
-        length = len(peer["input_ids"])
-        assert length == mlm.row_lengths(PAIRS)[row] == ours["attention_mask"][row].sum()
-        assert gold[row, :length].tolist() == peer["input_ids"]
-        assert ours["special_tokens_mask"][row, :length].tolist() == peer["special_tokens_mask"]
-    assert 0.05 < (ours["labels"] != -100).sum() / ours["attention_mask"].sum() < 0.25
+    for row, peer in enumerate(mlm.features(examples, tokenizer)):
+        assert gold[row, : lengths[row]].tolist() == peer["input_ids"]
+        assert ours["special_tokens_mask"][row, : lengths[row]].tolist() == peer["special_tokens_mask"]
+    assert 0.05 < (ours["labels"] != -100).sum() / sum(lengths) < 0.25
 
 
 @pytest.mark.parametrize("name, sides", [("mlm", 1), ("tlm", 2)])
@@ -49,9 +48,8 @@ def test_masked_lm_steps_have_the_same_weights_and_loss(encoder):
     losses_of_peer = set()
     for step in steps.values():
         losses = mlm.losses_of(steps, examples)
-        loss = losses[mlm.PEER]
-        assert losses == pytest.approx(dict.fromkeys(steps, loss), abs=1e-4)
-        losses_of_peer.add(loss)
+        assert losses == pytest.approx(dict.fromkeys(steps, losses[mlm.PEER]), abs=1e-4)
+        losses_of_peer.add(losses[mlm.PEER])
         step.model.zero_grad()
         step(examples)  # a step of one changes the weights of all
     assert len(losses_of_peer) == len(steps)

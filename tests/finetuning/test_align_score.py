@@ -7,6 +7,7 @@ import pytest
 
 from crosslingual_zoo.finetuning.align.command import main
 from crosslingual_zoo.finetuning.align.score import calibration
+from crosslingual_zoo.finetuning.metrics import load_metric
 from tests.finetuning.conftest import PAIRS
 
 GOLD = "1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n"  # one link past its sentence
@@ -40,14 +41,12 @@ def test_score_is_that_of_the_links(score, word_align, tmp_path):
     assert "3 of the 5 sentences" in err
     links = []
     for line in word_align(tmp_path / "pairs.txt").out.splitlines():
-        links.append({(int(source), int(target)) for source, target in re.findall(r"(\d+)-(\d+)", line)})
-    sure = {0: {(0, 0), (1, 1)}, 1: {(0, 0), (1, 1)}, 4: {(0, 0)}}
-    possible = sure | {0: {(0, 0), (1, 1), (2, 2)}}
-    linked = sum(len(links[number]) for number in sure)
-    right_sure = sum(len(links[number] & sure[number]) for number in sure)
-    right_possible = sum(len(links[number] & possible[number]) for number in sure)
-    error = 100 - 100 * (right_sure + right_possible) / (linked + 5)
-    assert f"AER {error:.1f}, precision {100 * right_possible / linked:.1f}" in out
+        links.append([list(map(int, link.split("-"))) for link in line.split()])
+    sure = {0: [[0, 0], [1, 1]], 1: [[0, 0], [1, 1]], 4: [[0, 0]]}
+    possible = sure | {0: [[0, 0], [1, 1], [2, 2]]}
+    references = [{"sure": sure[number], "possible": possible[number]} for number in sure]
+    expected = load_metric("aer").compute(predictions=[links[number] for number in sure], references=references)
+    assert f"AER {expected['aer']:.1f}, precision {expected['precision']:.1f}" in out
     swept = score(GOLD, "--sweep-layers").out
     assert re.findall(r"^│ +(\d)", swept, re.MULTILINE) == ["0", "1", "2"]
 

@@ -34,8 +34,7 @@ def test_read_matches_labels_by_name(write):
     train = write("train", rows([0, 1, 2, 2]), CLASSES)
     names = write("names", rows(["contradiction", "entailment", "neutral"]))
     other = Features({"text": Value("string"), "label": ClassLabel(names=NLI[::-1])})
-    numbered = write("numbered", rows([0, 1, 2]), other)
-    for path, expected in ((names, [2, 0, 1]), (numbered, [2, 1, 0])):
+    for path, expected in ((names, [2, 0, 1]), (write("numbered", rows([0, 1, 2]), other), [2, 1, 0])):
         data = read({"path": train}, evaluated(path))
         assert data.label_names == NLI
         assert data.train["labels"][:] == [0, 1, 2, 2]
@@ -96,10 +95,9 @@ def test_read_label_names_can_hold_what_means_no_label_elsewhere(write, labels):
 def test_read_leaves_out_development_rows_without_a_label(tmp_path):
     parts = {"train": rows([0, 1, 2]), "dev": rows([0, -1, 1, -1]), "test": rows([2, 1, 0])}
     path = write_configs(tmp_path, {"en": parts})
-    test = [{"path": path, "config": "en", "languages": ["en"], "dev_split": "dev"}]
+    train = {"path": path, "config": "en"}
     for selection in ("source_dev", "mean_dev"):
-        recipe = recipe_with(Recipe, [{"path": path, "config": "en"}], test, f"selection={selection}")
-        data = task_of(recipe).read()
+        data = read(train, {**train, "languages": ["en"], "dev_split": "dev"}, f"selection={selection}")
         assert data.dev["en"]["row"][:] == [0, 2]
         assert data.protocol["selection"]["rows"] == {"en": 2}
         assert re.findall(r"\d of \d", data.warnings[0]) == ["2 of 4"]
@@ -121,9 +119,8 @@ def labeled(texts):
 
 def test_read_counts_texts_of_an_earlier_part(tmp_path):
     english = {"train": labeled("ax by by cx"), "dev": labeled("cx dy")}
-    german = {"test": labeled("ay ex")}
-    french = {"test": labeled("by dy fx")}
-    path = write_configs(tmp_path, {"en": english, "de": german, "fr": french})
+    others = {"de": {"test": labeled("ay ex")}, "fr": {"test": labeled("by dy fx")}}
+    path = write_configs(tmp_path, {"en": english, **others})
     train = [{"path": path, "config": "en", "dev_split": "dev"}]
     test = [{"path": path, "config": "{language}", "languages": ["de", "fr"]}]
     data = task_of(recipe_with(Recipe, train, test, "selection=source_dev")).read()

@@ -1,5 +1,6 @@
 """The head of a model that is fine-tuned again: rows follow the names of the labels, and other labels draw it again."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,11 @@ from transformers import (
 
 from crosslingual_zoo.finetuning.models import fine_tuned_on
 from crosslingual_zoo.finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from crosslingual_zoo.finetuning.run import main
 from crosslingual_zoo.finetuning.tasks.registry import task_of
 from crosslingual_zoo.zoo_core.provenance import read_json, write_json
+from crosslingual_zoo.zoo_core.recipes import load_recipe
+from tests.finetuning.tasks import weights
 
 CLASSES = ["no", "unclear", "yes"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -75,9 +79,9 @@ def logits_by_label(model):
 @pytest.mark.parametrize(("recipe_class", "labels"), [(Recipe, CLASSES), (TaggingRecipe, TAGS)])
 def test_rows_of_a_kept_head_follow_the_names_of_its_labels(name, recipe_class, labels, encoder, tmp_path):
     folder = fine_tune(encoder(name), labels, tmp_path / "tuned", recipe_class)
-    kept = load(folder, labels, recipe_class)
-    assert kept.fresh_parameters == {"count": 0, "names": [], "head": ""}
-    expected = logits_by_label(kept)
+    saved = load(folder, labels, recipe_class)
+    assert saved.fresh_parameters == {"count": 0, "names": [], "head": ""}
+    expected = logits_by_label(saved)
     for order in (labels[::-1], [*labels[2:], *labels[:2]], labels):
         model = load(folder, order, recipe_class)
         logits = logits_by_label(model)
@@ -154,6 +158,19 @@ def test_new_head_of_an_encoder_says_nothing_of_labels(encoder):
 )
 def test_fine_tuned_on(fields, tasks):
     assert fine_tuned_on(SimpleNamespace(**fields)) == tasks
+
+
+def test_run_moves_the_rows_of_a_head_to_the_order_of_its_labels(topics, tiny_model, tmp_path):
+    labels = task_of(load_recipe(Recipe, None, topics)).read().label_names
+    folder = fine_tune(tiny_model, labels[::-1], tmp_path / "tuned")
+    for file in tiny_model.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    # too small a learning rate to change a row
+    short = ["training.learning_rate=1e-12", "training.max_steps=1", "seeds=[1]", "selection=last"]
+    main([*topics, f"model={folder}", *short])
+    name = "classifier.out_proj.weight"
+    expected = load_file(folder / "model.safetensors")[name].flip(0)
+    torch.testing.assert_close(weights(tmp_path / "out" / "seed-1")[name], expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("value", "kind"), [(float("nan"), "topics"), (float("inf"), "captions")])

@@ -44,6 +44,13 @@ def test_bars_have_error_bars_of_several_seeds_only(tmp_path, figure, groups, er
     assert [text.xy[0] for text in axes.texts] == pytest.approx(ends)  # numbers are beside the error bar
 
 
+@pytest.mark.parametrize(("entry", "has_note"), [(ONE, False), (TWO, True)])
+def test_lines_explain_a_band_of_several_seeds_only(tmp_path, figure, entry, has_note):
+    plot_lines({"en": {"a": {0: entry, 1: entry}}}, tmp_path / "lines.png", "", "layer", "accuracy (%)")
+    notes = [legend.get_title().get_text() for legend in figure().legends]
+    assert any("band" in note for note in notes) == has_note
+
+
 PLOTS_OF_ONE_NUMBER = [
     lambda path: plot_bars({"a": {"en": TWO}}, path, "", ""),
     lambda path: plot_lines({"en": {"a": {0: ONE}}, "de": {"a": {0: ONE}}}, path, "", "", ""),

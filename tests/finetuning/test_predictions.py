@@ -34,30 +34,25 @@ def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
 
 
 def test_predictions_of_tagged_words(write, sample_tokenizer):
-    rows = [
-        {"tokens": ["Ana", "Silva", "left"], "tags": ["B-PER", "I-PER", "O"]},
-        {"tokens": [], "tags": []},
-        {"tokens": ["in", "Lima", "today"], "tags": ["O", "B-LOC", "_"]},
-        {"tokens": ["nothing"], "tags": ["_"]},
-        {"tokens": [f"word{n}" for n in range(9)], "tags": ["O"] * 8 + ["B-PER"]},  # several windows
-    ]
+    words = [["Ana", "Silva", "left"], [], ["in", "Lima", "today"], ["nothing"], [f"word{n}" for n in range(9)]]
+    tags = [["B-PER", "I-PER", "O"], [], ["O", "B-LOC", "_"], ["_"], ["O"] * 8 + ["B-PER"]]
+    rows = [{"tokens": words[number], "tags": tags[number]} for number in range(5)]
     columns = {"text_columns": ["tokens"], "label_column": "tags", "languages": ["es"]}
     table = {"path": write("sentences", rows), **columns}
     settings = ["setting=supervised", "source_language=es", "max_length=12"]
     recipe = recipe_with(TaggingRecipe, [table], [table], *settings)
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["es"]
-    assert len(windows) > 3
+    assert len(windows) > 3  # the last sentence has several
+    predictions = np.array(list(itertools.zip_longest(*windows["labels"][:], fillvalue=IGNORED))).T
     outside = data.label_names.index("O")
-    padded = zip(*itertools.zip_longest(*windows["labels"][:], fillvalue=IGNORED), strict=True)
-    predictions = np.array(list(padded))
     predictions[predictions == IGNORED] = outside
     predictions[0] = outside  # the first sentence's person is missed
     records = list(task_of(recipe).outcome(data, "evaluation", "es", predictions).records)
     assert [record["row"] for record in records] == [0, 2, 4]
-    assert [record["words"] for record in records] == [rows[number]["tokens"] for number in (0, 2, 4)]
-    assert [record["gold"] for record in records] == [rows[number]["tags"] for number in (0, 2, 4)]
-    assert [record["prediction"] for record in records] == [["O"] * 3, rows[2]["tags"], rows[4]["tags"]]
+    assert [record["words"] for record in records] == words[::2]
+    assert [record["gold"] for record in records] == tags[::2]
+    assert [record["prediction"] for record in records] == [["O"] * 3, tags[2], tags[4]]
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

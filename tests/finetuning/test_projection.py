@@ -110,6 +110,7 @@ def test_project_spans(links, source_spans, expected):
         # marks that are part of a word
         ("(Parlament) zu", "0 1", "(Parlament) zu"),
         ("in (das Parlament) zu", "2 3", "Parlament)"),
+        ("Name (das Parlament)", "0 1", "Name"),
         ("„Welsh Parliament“, zu", "1 2", "Parliament“,"),
         ('die "a b" nicht', "2 3", 'b"'),
         ("1) a b", "0 1 2", "a b"),
@@ -171,7 +172,8 @@ def test_project_of_tokens(run, aligner, words, tmp_path, option, translation, t
 def test_project_of_spans_of_characters(run, aligner, tmp_path):
     spans = [{"start": 10, "end": 20, "label": "A"}, {"start": 4, "end": 6, "label": "B"}]
     row = {"id": 7, "source": "Ein Mann, zwei Hunde.", "target": "a man, two dogs.", "spans": spans}
-    path = write_rows(tmp_path / "pairs.jsonl", [row])
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(row) + "\n\n")
     out, err = run(path)
     alignment = links_of(aligner, row["source"], row["target"])
     offsets = alignment.target_offsets
@@ -182,6 +184,7 @@ def test_project_of_spans_of_characters(run, aligner, tmp_path):
         _, end = offsets[span.end - 1]
         target_spans.append({"start": start, "end": end, "label": span.label})
     assert json.loads(out) == row | {"target_spans": target_spans}
+    assert out.endswith("\n\n")  # an empty line is kept
     assert "1 of 2 spans" in err  # B ends inside of "Mann"
 
 

@@ -39,7 +39,7 @@ def task_results(rows, chance, score):
 
 
 @pytest.mark.parametrize(
-    ("is_higher_better", "chance", "score", "what"),
+    ("is_higher_better", "chance", "score", "verdict"),
     [
         (True, 40.0, 50.0, None),  # a standard error of 1.55 over 1,000 rows
         (True, 40.0, 43.0, "at chance"),
@@ -52,15 +52,15 @@ def task_results(rows, chance, score):
         (False, 40.0, 60.0, "worse than chance"),
     ],
 )
-def test_results_say_at_chance_only_of_scores_that_chance_explains(is_higher_better, chance, score, what):
+def test_results_say_at_chance_only_of_scores_that_chance_explains(is_higher_better, chance, score, verdict):
     results = task_results(1000, chance or 0.0, score)
     assert results["warnings"] == ["a warning of the data"]
     results["protocol"]["metric"]["greater_is_better"] = is_higher_better
     if chance is None:
         del results["protocol"]["chance"]
     warnings = results.at_chance()
-    assert len(warnings) == (what is not None)
-    assert all(f"is {what} in en {score:.1f}" in warning for warning in warnings)
+    assert len(warnings) == (verdict is not None)
+    assert all(f"is {verdict} in en {score:.1f}" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(("mean", "text"), [(-0.04, "0.0"), (-1e-14, "0.0"), (0.04, "0.0"), (-0.06, "-0.1")])

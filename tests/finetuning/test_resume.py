@@ -247,7 +247,7 @@ def test_run_refuses_another_run_and_to_resume_with_other_contents(moved, tmp_pa
     file = tmp_path / "there" / "tokenizer" / "tokenizer.json"
     settings = read_json(file)
     pieces = settings["model"]["vocab"]
-    pieces[100], pieces[101] = pieces[101], pieces[100]
+    pieces[100:102] = reversed(pieces[100:102])
     write_json(file, settings)
     assert "tokenizer_fingerprint" in refused(resumed)
     restore("tokenizer/tokenizer.json", tmp_path)

@@ -1,11 +1,13 @@
 """Many runs of one recipe: products, sweeps, resuming, and errors."""
 
-import csv
+import itertools
 import math
 import shutil
 import signal
 import weakref
 
+import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -46,54 +48,45 @@ def executed(monkeypatch):
     return folders
 
 
-def rows_of(path):
-    with path.open(encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
-
-
 @pytest.mark.slow
 def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed, tiny_model, tmp_path, drawn):
     other = shutil.copytree(tiny_model, tmp_path / "other")
-    asked = ["--model", f"XLM={tiny_model}", "--model", f"M={other}", "--vary", "source_language=zh,en"]
-    asked += ["evaluation.0.languages=[zh, en]"]
-    product(*asked)
+    models = ["--model", f"XLM={tiny_model}", "--model", f"M={other}"]
+    command = [*models, "--vary", "source_language=zh,en", "evaluation.0.languages=[zh, en]"]
+    product(*command)
     out = tmp_path / "out"
-    rows = rows_of(out / "runs.csv")
+    table = pandas.read_csv(out / "runs.csv").set_index(["run", "source_language"])["value"]
     page = (out / "runs.md").read_text(encoding="utf-8")
-    for name in ("XLM", "M"):
-        for source in ("zh", "en"):
-            run = read_results(out / name / source)
-            assert run["source_language"] == source
-            assert sorted(run.languages) == ["en", "zh"]
-            (table,) = run["protocol"]["training_data"]
-            assert table["config"] == source
-            assert table["languages"] == [source]
-            listed_scores = [
-                float(row["value"]) for row in rows if (row["run"], row["source_language"]) == (name, source)
-            ]
-            assert listed_scores == [score for entry in run.languages.values() for score in entry["scores"]]
-            means = [run.of(figure)["mean"] for figure in ("zh", "en", "average", "mean of others", "transfer gap")]
-            assert f"| {name}, {source} | {' | '.join(f'{mean:.1f}' for mean in means)} |" in page
-    assert len(rows) == 8
+    for name, source in itertools.product(("XLM", "M"), ("zh", "en")):
+        run = read_results(out / name / source)
+        assert run["source_language"] == source
+        assert sorted(run.languages) == ["en", "zh"]
+        (trained,) = run["protocol"]["training_data"]
+        assert (trained["config"], trained["languages"]) == (source, [source])
+        assert table[name, source].tolist() == [entry["scores"][0] for entry in run.languages.values()]
+        means = [run.of(figure)["mean"] for figure in ("zh", "en", "average", "mean of others", "transfer gap")]
+        assert f"| {name}, {source} | {' | '.join(f'{mean:.1f}' for mean in means)} |" in page
+    assert len(table) == 8
     assert (out / "runs.png").stat().st_size > 5000
     assert not (out / "M/en/seed-1/model").exists()  # models are kept on demand
-    del executed[:]
+    executed.clear()
     (out / "M" / "en" / "results.json").unlink()  # as if killed
     shutil.rmtree(out / "M" / "en" / "seed-1")
-    product(*asked)
+    product(*command)
     assert executed == ["M/en"]
 
 
 @pytest.mark.slow
 def test_runs_of_checkpoints_have_steps(product, executed, tiny_model, tmp_path):
+    models = []
     for checkpoint in ("checkpoints/step-4/model", "model"):
-        shutil.copytree(tiny_model, tmp_path / "one" / checkpoint)
+        folder = shutil.copytree(tiny_model, tmp_path / "one" / checkpoint)
+        models.append(f"--model=XLM={folder}")
     (tmp_path / "one" / "run.json").write_text('{"steps": 20}')
-    models = [f"--model=XLM={tmp_path}/one/{checkpoint}" for checkpoint in ("checkpoints/step-4/model", "model")]
     product(*models, "train.0.config=en")
-    rows = {row["step"]: float(row["value"]) for row in rows_of(tmp_path / "out" / "runs.csv")}
-    assert rows.keys() == {"4", "20"}
-    assert rows["4"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
+    value_of = pandas.read_csv(tmp_path / "out" / "runs.csv").set_index(["step", "language"])["value"]
+    assert set(value_of.index.levels[0]) == {4, 20}
+    assert value_of[4, "en"] == read_results(tmp_path / "out/XLM/4").of("en")["mean"]
     product(*models, f"--model=M={tiny_model}", "train.0.config=en")  # one of them without steps
     assert executed == ["XLM/4", "XLM/20", "M"]
 
@@ -104,7 +97,7 @@ NAMES = ["learning_rate=0.001", "learning_rate=0.01"]
 
 @pytest.mark.slow
 def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_path, monkeypatch):
-    argv = [*topics, GRID, "--sweep"]
+    command = [*topics, GRID, "--sweep"]
     steps = []
     predicted = []
     update = FineTuningTrainer.training_step
@@ -116,35 +109,37 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
             raise Killed
         return update(self, *args, **kwargs)
 
+    def noted(self):
+        predicted.append(self.args.learning_rate)
+        return score(self)
+
     monkeypatch.setattr(FineTuningTrainer, "training_step", counted)
-    monkeypatch.setattr(
-        FineTuningTrainer, "outcomes", lambda self: predicted.append(self.args.learning_rate) or score(self)
-    )
+    monkeypatch.setattr(FineTuningTrainer, "outcomes", noted)
     with pytest.raises(Killed):
-        finetune(argv)
+        finetune(command)
     with pytest.raises(SystemExit):  # its choice would be hidden
         finetune([*topics, "--resume"])
-    finetune([*argv, "--resume"])
+    finetune([*command, "--resume"])
     assert steps[8:10] == [(1e-2, 3), (1e-2, 2)]  # from the checkpoint, and no point before
     out = tmp_path / "out"
     results = read_results(out)
-    records = [read_json(out / "sweep" / name / "seed-1" / "scores.json") for name in NAMES]
-    scores = [record["selection_score"] for record in records]
-    rate = (1e-3, 1e-2)[scores.index(max(scores))]
+    scores = [read_json(out / "sweep" / name / "seed-1" / "scores.json")["selection_score"] for name in NAMES]
+    rate = (1e-3, 1e-2)[np.argmax(scores)]
     # the points' evaluated rows were not predicted; the best point's were, once a seed
     assert predicted == [rate] * 2
     assert results["seeds"] == [1, 2]
     assert results["hyperparameters"]["learning_rate"] == rate
-    stamped = results["protocol"]["selection"]["sweep"]
-    assert stamped == {"fields": {"training.learning_rate": [1e-3, 1e-2]}, "points": 2, "score": max(scores)}
-    assert results["protocol"]["selection"]["scores"][0] == max(scores)  # the same seed again, the same score
+    selection = results["protocol"]["selection"]
+    sweep = {"fields": {"training.learning_rate": [1e-3, 1e-2]}, "points": 2, "score": max(scores)}
+    assert selection["sweep"] == sweep
+    assert selection["scores"][0] == max(scores)  # the same seed again, the same score
 
     # again: nothing is trained, and a run that is resumed without --sweep says the same of its choice
-    monkeypatch.setattr(FineTuningTrainer, "training_step", lambda self, *args, **kwargs: pytest.fail("trained"))
-    finetune([*argv, "--resume"])
+    monkeypatch.setattr(FineTuningTrainer, "training_step", None)
+    finetune([*command, "--resume"])
     assert read_results(out) == results
     finetune([*topics, f"training.learning_rate={rate}", "--resume"])
-    assert read_results(out)["protocol"]["selection"]["sweep"] == stamped
+    assert read_results(out)["protocol"]["selection"]["sweep"] == sweep
 
 
 @pytest.mark.parametrize(

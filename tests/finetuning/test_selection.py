@@ -27,21 +27,22 @@ def evaluate_as(patch, figures):
     patch.setattr(Trainer, "evaluation_loop", planned)
 
 
-@pytest.mark.parametrize(
-    ("figures", "kept_step"),  # score and loss of each evaluation
-    [
-        ([(50.0, 0.9), (50.0, 0.5), (50.0, 0.7)], 4),
-        pytest.param([(50.0, 0.5), (50.0, 0.5), (50.0, 0.5)], 5, marks=pytest.mark.slow),
-        pytest.param([(0.0, 0.3), (0.0, 0.4), (0.0, 0.5)], 2, marks=pytest.mark.slow),
-        pytest.param([(50.0, 0.1), (60.0, 0.9), (50.0, 0.1)], 4, marks=pytest.mark.slow),
-        # means over languages, of equal scores in another order
-        pytest.param([(50.0, 0.5), (50.0 + 1e-13, 0.9), (40.0, 0.1)], 2, marks=pytest.mark.slow),
-        pytest.param([(50.0, 0.5), (50.0 - 1e-13, 0.4), (40.0, 0.1)], 4, marks=pytest.mark.slow),
-        pytest.param([(50.0, math.nan), (50.0, 0.5), (40.0, 0.1)], 4, marks=pytest.mark.slow),
-        pytest.param([(50.0, 0.5), (50.0, math.nan), (40.0, 0.1)], 2, marks=pytest.mark.slow),
-        pytest.param([(50.0, math.nan), (40.0, 0.5), (40.0, 0.1)], 2, marks=pytest.mark.slow),
-    ],
-)
+CASES = [  # score and loss of each evaluation, and the kept step
+    ([(50.0, 0.9), (50.0, 0.5), (50.0, 0.7)], 4),
+    ([(50.0, 0.5), (50.0, 0.5), (50.0, 0.5)], 5),
+    ([(0.0, 0.3), (0.0, 0.4), (0.0, 0.5)], 2),
+    ([(50.0, 0.1), (60.0, 0.9), (50.0, 0.1)], 4),
+    # means over languages, of equal scores in another order
+    ([(50.0, 0.5), (50.0 + 1e-13, 0.9), (40.0, 0.1)], 2),
+    ([(50.0, 0.5), (50.0 - 1e-13, 0.4), (40.0, 0.1)], 4),
+    ([(50.0, math.nan), (50.0, 0.5), (40.0, 0.1)], 4),
+    ([(50.0, 0.5), (50.0, math.nan), (40.0, 0.1)], 2),
+    ([(50.0, math.nan), (40.0, 0.5), (40.0, 0.1)], 2),
+]
+SLOW_CASES = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:]]
+
+
+@pytest.mark.parametrize(("figures", "kept_step"), [CASES[0], *SLOW_CASES])
 def test_kept_checkpoint_of_equal_scores(figures, kept_step, topics, tmp_path, monkeypatch, capsys):
     figures = dict(zip(STEPS, figures, strict=True))
     evaluate_as(monkeypatch, figures)

@@ -147,7 +147,7 @@ def names_of(data, dataset):
 
 def test_read_matches_labels_by_name(write):
     def numbered(names):
-        return rows([[names.index(tag) for tag in tags] for tags in TAGS])
+        return rows([list(map(names.index, tags)) for tags in TAGS])
 
     classes = {"path": write("classes", numbered(IOB2), CLASSES)}
     bare = {"path": write("bare", numbered(IOB2)), "label_names": IOB2}
