@@ -201,6 +201,14 @@ def test_project_writes_null_for_a_lost_span(run, tmp_path):
     assert sum(map(int, re.findall(r"(\d) of 3 [ABC]", err))) == lost
 
 
+@pytest.mark.parametrize(("shift", "is_widened"), [(0, False), (1, True)])
+def test_project_counts_spans_that_begin_or_end_inside_a_word(run, tmp_path, shift, is_widened):
+    text = "🐶 Ein Mann, zwei."  # 🐶 is one character, and two units of UTF-16
+    spans = [{"start": 2 + shift, "end": 10 + shift, "label": "A"}, {"start": 1, "end": 6, "label": "B"}]
+    _, err = run(write_rows(tmp_path / "rows.jsonl", [{"source": text, "target": text, "spans": spans}]))
+    assert (" of 2 spans" in err) == is_widened
+
+
 @pytest.mark.parametrize(
     ("tags", "message"), [(["O"], "row 0 .*2 words"), (["B-X", "X"], "row 0 .*'X'")], ids=["too few", "no IOB2"]
 )
