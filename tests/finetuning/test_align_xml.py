@@ -15,6 +15,12 @@ def read(content, format="tmx", languages=None):
     return list(XmlPairs(io.BytesIO(content.encode()), "x", format, languages))
 
 
+def unit(**texts):
+    texts_by_tag = {name.replace("_", "-"): text for name, text in texts.items()}
+    variants = [f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in texts_by_tag.items()]
+    return f"<tu>{''.join(variants)}</tu>"
+
+
 def test_xml_pairs_of_what_translate_toolkit_writes():
     texts = [("a < b & c", "Ä > b"), ("two\nlines", "zwei\nZeilen"), ("not yet", "")]
     memory = tmxfile(sourcelanguage="en", targetlanguage="de")
@@ -31,12 +37,6 @@ def test_xml_pairs_of_what_translate_toolkit_writes():
 
 
 TMX = '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx><header srclang="en"/><body>{}</body></tmx>'
-
-
-def unit(**texts):
-    texts_by_tag = {name.replace("_", "-"): text for name, text in texts.items()}
-    variants = [f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in texts_by_tag.items()]
-    return f"<tu>{''.join(variants)}</tu>"
 
 
 def tmx(*units):

@@ -63,6 +63,29 @@ def assert_trains_with(recipe, **expected):
     assert {name: getattr(recipe.training, name) for name in expected} == expected
 
 
+def check_trained(recipe):
+    task_of(recipe).recipe.check()
+    if recipe.sweep:
+        points = list(points_of(recipe).values())
+        for overrides in (points[0], points[-1]):
+            change_recipe(recipe, overrides).check()
+        for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
+            assert getattr(recipe.training, field.partition(".")[2]) in tried
+    for table in [*recipe.train, *recipe.evaluation]:
+        path = table.path.removesuffix("/{language}")
+        key = f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path
+        [known_columns] = [columns.split() for columns, keys in COLUMNS.items() if key in keys]
+        columns = {*table.text_columns, table.label_column, *table.translation_columns}
+        columns |= {*table.where, table.language_column}
+        assert columns - {None} <= set(known_columns), table.path
+    if recipe.task in LANGUAGES and recipe.task != "xnli":
+        languages = [language for table in recipe.evaluation for language in table.languages]
+        assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]
+    if recipe.setting == "translate_train_all" and recipe.task in LANGUAGES:
+        trained = {language for table in recipe.train for language in table.languages or ["en"]} | {"en"}
+        assert len(trained) == LANGUAGES[recipe.task]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_parse_say_their_command_and_name_known_rows(name):
@@ -85,29 +108,6 @@ def test_recipes_parse_say_their_command_and_name_known_rows(name):
         assert {pair.rpartition("-")[2] for pair in names} == {"en"}
     for item in recipe.references:
         assert item["paper"] in ("veco", "ernie_m", "xlm_align", "metaxlm")
-
-
-def check_trained(recipe):
-    task_of(recipe).recipe.check()
-    if recipe.sweep:
-        points = list(points_of(recipe).values())
-        for overrides in (points[0], points[-1]):
-            change_recipe(recipe, overrides).check()
-        for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
-            assert getattr(recipe.training, field.partition(".")[2]) in tried
-    for table in [*recipe.train, *recipe.evaluation]:
-        path = table.path.removesuffix("/{language}")
-        key = f"{path} {table.config.split('.')[0]}" if path == "google/xtreme" else path
-        [known_columns] = [columns.split() for columns, keys in COLUMNS.items() if key in keys]
-        columns = {*table.text_columns, table.label_column, *table.translation_columns}
-        columns |= {*table.where, table.language_column}
-        assert columns - {None} <= set(known_columns), table.path
-    if recipe.task in LANGUAGES and recipe.task != "xnli":
-        languages = [language for table in recipe.evaluation for language in table.languages]
-        assert len(set(languages)) == len(languages) == LANGUAGES[recipe.task]
-    if recipe.setting == "translate_train_all" and recipe.task in LANGUAGES:
-        trained = {language for table in recipe.train for language in table.languages or ["en"]} | {"en"}
-        assert len(trained) == LANGUAGES[recipe.task]
 
 
 def test_recipes_are_there_for_every_task_of_each_paper():

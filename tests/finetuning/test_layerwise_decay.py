@@ -15,6 +15,7 @@ from crosslingual_zoo.finetuning.trainer import FineTuningTrainer
 MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 EACH = list(zip(MODELS, (*HEADS, HEADS[0]), strict=True))  # every model, and every head
+DECAY, DEPTH = 0.8, 12
 
 
 def build(name, head=HEADS[0], **fields):
@@ -25,9 +26,6 @@ def build(name, head=HEADS[0], **fields):
     module = importlib.import_module(f"crosslingual_zoo.modeling.modeling_{name}")
     cls = getattr(module, MODELS[name] + head)
     return cls(cls.config_class(**sizes | {"num_labels": 3, "num_hidden_layers": DEPTH} | fields))
-
-
-DECAY, DEPTH = 0.8, 12
 
 
 class DecayTrainer(LayerwiseDecay, Trainer):

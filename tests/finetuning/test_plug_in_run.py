@@ -208,6 +208,10 @@ def test_windows_of_with_the_whole_translation(write, sample_tokenizer):
     assert encoded.protocol["split_texts"]["train"] == {"all": 3}
 
 
+def by_row(windows):
+    return {row: list(group) for row, group in itertools.groupby(windows, key=lambda window: window["row"])}
+
+
 def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
     task_kind = KINDS["question_answering"]
     rows = questions(8)
@@ -243,7 +247,3 @@ def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
     assert unread
     assert any(len(others) > 1 for others in y.values())
     assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}
-
-
-def by_row(windows):
-    return {row: list(group) for row, group in itertools.groupby(windows, key=lambda window: window["row"])}

@@ -32,19 +32,19 @@ SCHEMES = {
 }
 
 
+def labels_of(marks, form):
+    """Three persons and two places; a type may hold the mark's hyphen."""
+    types = "PER-x PER-x PER-x O LOC-x LOC-x PER-x PER-x".split()
+    labels = [form.replace("TYPE", name).replace("B", mark) for mark, name in zip(marks, types, strict=True)]
+    return [label if mark != "O" else "O" for mark, label in zip(marks, labels, strict=True)]
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("form", ["B-TYPE", "TYPE-B", "B"])
 def test_to_iob2_same_spans_of_every_scheme(scheme, form):
     labels = labels_of(SCHEMES[scheme].split(), form)
     assert form_of(labels) == form
     assert to_iob2(labels, form) == labels_of(SCHEMES["IOB2"].split(), form.replace("TYPE-B", "B-TYPE"))
-
-
-def labels_of(marks, form):
-    """Three persons and two places; a type may hold the mark's hyphen."""
-    types = "PER-x PER-x PER-x O LOC-x LOC-x PER-x PER-x".split()
-    labels = [form.replace("TYPE", name).replace("B", mark) for mark, name in zip(marks, types, strict=True)]
-    return [label if mark != "O" else "O" for mark, label in zip(marks, labels, strict=True)]
 
 
 @pytest.mark.parametrize("marks", ["BI", "BIES"])
@@ -87,6 +87,21 @@ def test_chunk_scores_of_marks_without_a_type_are_those_of_seqeval(marks):
         assert scores["f1"] == pytest.approx(100 * f1)
 
 
+def rows(tags, column="ner_tags", **more):
+    return [{"tokens": [f"word{i}" for i in range(len(row))], column: row, **more} for row in tags]
+
+
+def read(train, evaluation):
+    """The data of a table that is trained on, and of a German one."""
+    columns = {"text_columns": ["tokens"], "label_column": "ner_tags"}
+    return read_alike(recipe_with(TaggingRecipe, [columns | train], [columns | {"languages": ["de"]} | evaluation]))
+
+
+def names_of(data, dataset):
+    """The tags of each sentence, by name."""
+    return [list(map(data.label_names.__getitem__, tags)) for tags in dataset["tags"][:]]
+
+
 def test_read_of_marks_without_a_type_and_of_tags_of_one_letter(write):
     data = read(
         {"path": write("marks", rows([["B", "M", "E"], ["S", "B"]]))},
@@ -104,6 +119,12 @@ def test_read_of_marks_without_a_type_and_of_tags_of_one_letter(write):
     predicted = [["B", "O", "O"]]
     assert tagging.chunk_scores(gold, predicted, data.label_names)["precision"] == 100
     assert tagging.chunk_scores(gold, predicted)["precision"] == 0
+
+
+IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
 
 
 @pytest.mark.parametrize("missing", [-1, -100])
@@ -125,24 +146,7 @@ def test_read_words_without_a_label_in_every_form(write, missing):
         assert [data.label_names[first], data.label_names[third]] in (["O", "B-PER"], ["0", "1"])
 
 
-IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
 TAGS = [["B-PER", "I-PER", "O"], ["O", "B-LOC"], ["B-PER", "B-PER", "B-LOC", "I-LOC"]]
-
-
-def rows(tags, column="ner_tags", **more):
-    return [{"tokens": [f"word{i}" for i in range(len(row))], column: row, **more} for row in tags]
-
-
-def read(train, evaluation):
-    """The data of a table that is trained on, and of a German one."""
-    columns = {"text_columns": ["tokens"], "label_column": "ner_tags"}
-    return read_alike(recipe_with(TaggingRecipe, [columns | train], [columns | {"languages": ["de"]} | evaluation]))
-
-
-def names_of(data, dataset):
-    """The tags of each sentence, by name."""
-    return [list(map(data.label_names.__getitem__, tags)) for tags in dataset["tags"][:]]
 
 
 def test_read_matches_labels_by_name(write):
@@ -160,6 +164,12 @@ def test_read_matches_labels_by_name(write):
         assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
 
 
+def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
+    content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
+    data = read({"path": write("train", content)}, {"path": write("test", content)})
+    return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
+
+
 def test_encode_words_without_a_label(write, sample_tokenizer):
     sentences = [(["x", "y", "z"], ["B-PER", "_", "I-PER"]), (["x"], ["O"]), (["x"], ["_"])]
     data = encoded(write, sample_tokenizer, sentences, 64, "first_with_text")
@@ -168,12 +178,6 @@ def test_encode_words_without_a_label(write, sample_tokenizer):
     assert sorted(data.label_names) == ["B-PER", "I-PER", "O"]
     windows = data.evaluation["de"]
     assert len(tagging.words_of_sentences(windows, windows["labels"][:])[0]) == 2
-
-
-def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
-    content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
-    data = read({"path": write("train", content)}, {"path": write("test", content)})
-    return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
 
 
 def test_encode_labels_the_first_subword_with_text(write, sample_tokenizer):

@@ -65,6 +65,12 @@ def test_predictions_of_retrieval_give_the_accuracy(feature_run):
             assert results.of(pair, metric)["mean"] == pytest.approx(100 * np.mean(is_right))
 
 
+@pytest.fixture
+def mined(feature_recipe, tmp_path):
+    """Overrides of a recipe that mines the pools of `write_pools`."""
+    return feature_recipe("mining", tmp_path)
+
+
 def test_predictions_of_mining_are_those_counted(feature_run):
     out = feature_run("mining")
     results = read_results(out)
@@ -74,6 +80,16 @@ def test_predictions_of_mining_are_those_counted(feature_run):
         assert sum(row["is_gold"] for row in rows) == counts["right"]
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)
+
+
+def assert_same_run(single, several, processes):
+    """Scores, predictions and records are those of one process; the number of processes is recorded."""
+    for file in (single / "results.csv", *(single / "seed-1" / "predictions").glob("*")):
+        assert (several / file.relative_to(single)).read_bytes() == file.read_bytes(), file
+    expected = read_json(single / "seed-1" / "scores.json")
+    assert expected["scores"]
+    assert read_json(several / "seed-1" / "scores.json") == expected | {"processes": processes}
+    assert read_json(several / "results.json")["processes"] == [processes]
 
 
 @pytest.mark.slow
@@ -90,16 +106,6 @@ def test_vector_run_in_processes_is_that_of_one(tiny_model, sample_corpus_dir, t
         assert "ended with" not in printed, printed
         for kind in recipes:
             assert_same_run(tmp_path / kind / "1", tmp_path / kind / str(processes), processes)
-
-
-def assert_same_run(single, several, processes):
-    """Scores, predictions and records are those of one process; the number of processes is recorded."""
-    for file in (single / "results.csv", *(single / "seed-1" / "predictions").glob("*")):
-        assert (several / file.relative_to(single)).read_bytes() == file.read_bytes(), file
-    expected = read_json(single / "seed-1" / "scores.json")
-    assert expected["scores"]
-    assert read_json(several / "seed-1" / "scores.json") == expected | {"processes": processes}
-    assert read_json(several / "results.json")["processes"] == [processes]
 
 
 def vectors(model_dir, texts):
@@ -168,12 +174,6 @@ RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 def pools(tmp_path):
     """pools(part, name="test", ...) -> a pool's tables, as `write_pools`."""
     return partial(write_pools, tmp_path)
-
-
-@pytest.fixture
-def mined(feature_recipe, tmp_path):
-    """Overrides of a recipe that mines the pools of `write_pools`."""
-    return feature_recipe("mining", tmp_path)
 
 
 def mined_pool(model, numbers, layer):

@@ -103,6 +103,48 @@ def test_metadata_of_scores_names_the_table_of_each_language(made_up_run, tables
     assert not entries
 
 
+@pytest.fixture
+def tuned_run(made_up_run, tmp_path):
+    """The folder of a fine-tuning run, without its model, beside that of its pre-training run."""
+    _, [file] = made_up_run("xlm_align", "classification")
+    return shutil.copytree(file.parent, tmp_path / "tuned")
+
+
+@pytest.fixture
+def write_tuned_model(small_model):
+    """`write_tuned_model(run)`: the model of a fine-tuning run's first seed, as its folder."""
+    labels = dict(id2label={0: "no", 1: "yes"}, fine_tuned_on=["xnli (zero_shot)"])
+    return lambda run: small_model(run / "seed-1" / "model", XLMRobertaForSequenceClassification, **labels)
+
+
+TEXTS = {"en": ["It rains.", "see /home/somebody/notes"], "de": ["Es regnet.", "Ja\n```\n# nein"]}
+
+
+@pytest.fixture
+def tuned_folder(tuned_run, write_tuned_model):
+    """`tuned_folder(rows, seeds, languages, **changes)`: the model of a fine-tuning run, and its predictions.
+
+    `rows` are counts by language, `languages` those of the training rows.
+    """
+
+    def write(rows=MANY_ROWS, seeds=(1,), languages=("en",), **changes):
+        content = json.loads((tuned_run / "results.json").read_text())
+        content["scores"] = [row for row in content["scores"] if row["language"] in rows and row["seed"] in seeds]
+        content["seeds"] = list(seeds)
+        content["protocol"] |= {"evaluated_rows": rows, "texts": 1}
+        content["protocol"]["training_data"][0]["languages"] = list(languages)
+        edit(tuned_run / "results.json", **content | changes)
+        predictions = tuned_run / "seed-1" / "predictions"
+        predictions.mkdir(parents=True)
+        for language in rows:
+            answer = {"language": language, "gold": "no", "prediction": "yes", "probability": 0.8125}
+            lines = [json.dumps({"row": row, "text": text, **answer}) for row, text in enumerate(TEXTS[language])]
+            (predictions / f"{language}.jsonl").write_text("\n".join(lines) + "\n")
+        return write_tuned_model(tuned_run)
+
+    return write
+
+
 @pytest.mark.parametrize(
     ("languages", "codes"),
     [
@@ -149,6 +191,10 @@ def test_metadata_names_no_base_model_that_gave_no_weights(made_up_run, capsys, 
     assert "--base-model" not in capsys.readouterr().err
 
 
+def text_of(token):
+    return "".join(child.content for child in token.children)
+
+
 @pytest.mark.parametrize(
     "text", ["<i>x</i>", r"\<b>y</b>", "a|b", r"a\|b", "*z* and _w_", "`code`", r"C:\data", "[a](b)"]
 )
@@ -161,10 +207,6 @@ def test_card_shows_licenses_as_they_are_written(made_up_run, text):
     license_cell = cells[training + 1]
     assert text_of(license_cell) == text
     assert {child.type for child in license_cell.children} <= {"text", "text_special"}
-
-
-def text_of(token):
-    return "".join(child.content for child in token.children)
 
 
 def test_metadata_alignment_score_is_that_of_the_pipeline_s_default_rule(made_up_run):
@@ -212,20 +254,6 @@ def test_card_of_a_model_that_learned_one_of_two_languages(made_up_run):
     assert data_of(folder).pipeline_tag == "feature-extraction"
 
 
-@pytest.fixture
-def tuned_run(made_up_run, tmp_path):
-    """The folder of a fine-tuning run, without its model, beside that of its pre-training run."""
-    _, [file] = made_up_run("xlm_align", "classification")
-    return shutil.copytree(file.parent, tmp_path / "tuned")
-
-
-@pytest.fixture
-def write_tuned_model(small_model):
-    """`write_tuned_model(run)`: the model of a fine-tuning run's first seed, as its folder."""
-    labels = dict(id2label={0: "no", 1: "yes"}, fine_tuned_on=["xnli (zero_shot)"])
-    return lambda run: small_model(run / "seed-1" / "model", XLMRobertaForSequenceClassification, **labels)
-
-
 def change_base(run, folder):
     content = json.loads((run / "results.json").read_text())
     edit(run / "results.json", model=content["model"] | {"folder": folder})
@@ -257,34 +285,6 @@ def test_card_of_a_fine_tuned_model_says_what_is_known_of_its_base(tuned_run, wr
     _, _, about_base = text.partition("## The base model")
     assert "FacebookAI/xlm-roberta-base" in about_base
     assert "1,500" in about_base
-
-
-TEXTS = {"en": ["It rains.", "see /home/somebody/notes"], "de": ["Es regnet.", "Ja\n```\n# nein"]}
-
-
-@pytest.fixture
-def tuned_folder(tuned_run, write_tuned_model):
-    """`tuned_folder(rows, seeds, languages, **changes)`: the model of a fine-tuning run, and its predictions.
-
-    `rows` are counts by language, `languages` those of the training rows.
-    """
-
-    def write(rows=MANY_ROWS, seeds=(1,), languages=("en",), **changes):
-        content = json.loads((tuned_run / "results.json").read_text())
-        content["scores"] = [row for row in content["scores"] if row["language"] in rows and row["seed"] in seeds]
-        content["seeds"] = list(seeds)
-        content["protocol"] |= {"evaluated_rows": rows, "texts": 1}
-        content["protocol"]["training_data"][0]["languages"] = list(languages)
-        edit(tuned_run / "results.json", **content | changes)
-        predictions = tuned_run / "seed-1" / "predictions"
-        predictions.mkdir(parents=True)
-        for language in rows:
-            answer = {"language": language, "gold": "no", "prediction": "yes", "probability": 0.8125}
-            lines = [json.dumps({"row": row, "text": text, **answer}) for row, text in enumerate(TEXTS[language])]
-            (predictions / f"{language}.jsonl").write_text("\n".join(lines) + "\n")
-        return write_tuned_model(tuned_run)
-
-    return write
 
 
 def test_examples_of_a_fine_tuned_model_are_rows_of_its_data(tuned_folder, capsys):

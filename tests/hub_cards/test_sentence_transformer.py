@@ -23,6 +23,14 @@ TEXTS = [
 ]
 
 
+@pytest.fixture
+def folder(zoo_model_dir, name):
+    """Of a model of two layers and 32 positions."""
+    # a layer that a configuration cut to one would not have
+    config = {"alignment_layer": 2} if name.startswith("xlm_align") else {}
+    return zoo_model_dir(name, copy=True, max_position_embeddings=34, **config)
+
+
 def our_vectors(folder, layer, pooling="mean"):
     """As the retrieval task has them."""
     model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
@@ -33,14 +41,6 @@ def our_vectors(folder, layer, pooling="mean"):
 
 def load(folder):
     return library.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
-
-
-@pytest.fixture
-def folder(zoo_model_dir, name):
-    """Of a model of two layers and 32 positions."""
-    # a layer that a configuration cut to one would not have
-    config = {"alignment_layer": 2} if name.startswith("xlm_align") else {}
-    return zoo_model_dir(name, copy=True, max_position_embeddings=34, **config)
 
 
 @pytest.mark.parametrize("name", LENGTHS)

@@ -78,6 +78,11 @@ def run(model, **batches):
     return {"loss": output.loss_sum.detach(), **output.token_losses}, gradients(model, output.loss_sum)
 
 
+def inputs(layout="padded right"):
+    batch = sub_batch("mlm", layout)
+    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+
+
 def count_positions(model):
     """A list to which each feed-forward block adds how many positions it computes."""
     counts = []
@@ -119,11 +124,6 @@ def test_skip_padding_attention_implementations_agree(name, objective, layout, a
         model = build(name, attention)
         model.set_skip_padding(True)
         torch.testing.assert_close(model(**batch).token_losses, expected, rtol=1e-5, atol=1e-5)
-
-
-def inputs(layout="padded right"):
-    batch = sub_batch("mlm", layout)
-    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
 
 
 def mask_of(name, is_real):

@@ -38,6 +38,18 @@ def word_means(vectors, tokens):
     return np.stack([vectors[of_word].mean(0) for of_word in tokens])
 
 
+def padded(vectors, words):
+    """A batch of one side, with anything before and behind its tokens: vectors, mask, and numbers of words."""
+    inside = slice(1, 1 + len(vectors))
+    vectors_BNH = torch.full((1, 12, HIDDEN), torch.nan, dtype=torch.float64)
+    mask_BN = torch.zeros(1, 12, dtype=torch.bool)
+    words_BN = torch.full((1, 12), 9)
+    vectors_BNH[0, inside] = torch.tensor(vectors)
+    mask_BN[0, inside] = True
+    words_BN[0, inside] = torch.tensor(words)
+    return vectors_BNH, mask_BN, words_BN
+
+
 def context_probabilities(g, q):
     """Probabilities from the shares `g` and those of the step before, `q`: 0 beyond the edges."""
     padded = np.pad(q, 1)
@@ -64,18 +76,6 @@ def plain_word_probabilities(x, y, x_words, y_words):
     for i, j in np.ndindex(q.shape):
         at_first_tokens[x_tokens[i][0], y_tokens[j][0]] = q[i, j]
     return at_first_tokens
-
-
-def padded(vectors, words):
-    """A batch of one side, with anything before and behind its tokens: vectors, mask, and numbers of words."""
-    inside = slice(1, 1 + len(vectors))
-    vectors_BNH = torch.full((1, 12, HIDDEN), torch.nan, dtype=torch.float64)
-    mask_BN = torch.zeros(1, 12, dtype=torch.bool)
-    words_BN = torch.full((1, 12), 9)
-    vectors_BNH[0, inside] = torch.tensor(vectors)
-    mask_BN[0, inside] = True
-    words_BN[0, inside] = torch.tensor(words)
-    return vectors_BNH, mask_BN, words_BN
 
 
 @pytest.mark.parametrize(

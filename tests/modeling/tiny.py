@@ -53,31 +53,6 @@ def fast_tokenizer(backend):
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **names)
 
 
-def sources(padding="right"):
-    """Four rows `<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
-    generator = torch.Generator().manual_seed(1)
-    rows = []
-    for length in (7, 5, 3, 1):
-        side = torch.randint(4, 24, (length,), generator=generator).tolist()
-        rows.append(pair_row(0, [side]))
-    batch = batch_of(rows, f"padded {padding}")
-    return batch["input_ids"], batch["attention_mask"]
-
-
-def targets():
-    """Four rows `y </s>` of different lengths, -100 behind."""
-    rows = [torch.tensor([*range(5 + 9 * row, 11 + 8 * row), 2]) for row in range(4)]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
-
-
-def gradients(model, loss):
-    """name -> the gradient of the loss alone, of every parameter that has one."""
-    model.zero_grad()
-    loss.backward()
-    parameters = dict(model.named_parameters())
-    return {name: parameter.grad.clone() for name, parameter in parameters.items() if parameter.grad is not None}
-
-
 def pair_row(seed, sides, masked=(), languages=(0, 0)):
     """Fields of `<s> x </s></s> y </s>` or `<s> x </s>`; sides are lengths or tokens, `masked` what is predicted."""
     generator = torch.Generator().manual_seed(seed)
@@ -106,12 +81,6 @@ def pair_row(seed, sides, masked=(), languages=(0, 0)):
     }
 
 
-def starts_of(rows, layout):
-    """The first column of each row in a batch of this layout."""
-    lengths = [len(fields["input_ids"]) for fields in rows]
-    return [max(lengths) - length if layout == "padded left" else 0 for length in lengths]
-
-
 def batch_of(rows, layout):
     """The rows as a sub-batch."""
     longest = max(len(fields["labels"]) for fields in rows)
@@ -123,6 +92,37 @@ def batch_of(rows, layout):
             stacks[name].append(pad(fields[name], sides, value=value))
         stacks["attention_mask"].append(pad(torch.ones_like(fields["labels"]), sides))
     return {name: torch.stack(padded) for name, padded in stacks.items()}
+
+
+def sources(padding="right"):
+    """Four rows `<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
+    generator = torch.Generator().manual_seed(1)
+    rows = []
+    for length in (7, 5, 3, 1):
+        side = torch.randint(4, 24, (length,), generator=generator).tolist()
+        rows.append(pair_row(0, [side]))
+    batch = batch_of(rows, f"padded {padding}")
+    return batch["input_ids"], batch["attention_mask"]
+
+
+def targets():
+    """Four rows `y </s>` of different lengths, -100 behind."""
+    rows = [torch.tensor([*range(5 + 9 * row, 11 + 8 * row), 2]) for row in range(4)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+
+
+def gradients(model, loss):
+    """name -> the gradient of the loss alone, of every parameter that has one."""
+    model.zero_grad()
+    loss.backward()
+    parameters = dict(model.named_parameters())
+    return {name: parameter.grad.clone() for name, parameter in parameters.items() if parameter.grad is not None}
+
+
+def starts_of(rows, layout):
+    """The first column of each row in a batch of this layout."""
+    lengths = [len(fields["input_ids"]) for fields in rows]
+    return [max(lengths) - length if layout == "padded left" else 0 for length in lengths]
 
 
 def whole(*shape):

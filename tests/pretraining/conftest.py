@@ -72,6 +72,13 @@ def sample(sample_corpus_dir):
     return lambda language: {"path": str(sample_corpus_dir), "config": language}
 
 
+def sides_of(texts) -> list[list[list[int]]]:
+    sides = []
+    for side in texts.sides:
+        sides.append([tokens.tolist() for tokens in side])
+    return [list(example) for example in zip(*sides, strict=True)]
+
+
 @pytest.fixture(scope="session")
 def examples_of():
     """`examples_of(corpus)`: the token ids of the sides of each training example, as lists."""
@@ -87,13 +94,6 @@ def examples_of():
 def held_out_of():
     """`held_out_of(corpus)`: the token ids of the sides of each held-out example, as lists."""
     return lambda corpus: sides_of(corpus.held_out)
-
-
-def sides_of(texts) -> list[list[list[int]]]:
-    sides = []
-    for side in texts.sides:
-        sides.append([tokens.tolist() for tokens in side])
-    return [list(example) for example in zip(*sides, strict=True)]
 
 
 @pytest.fixture(scope="session")

@@ -77,31 +77,6 @@ def test_collate_segments_of_a_pair(sample_tokenizer):
     assert rows["attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
 
 
-@pytest.mark.parametrize("name", COLLATORS)
-def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
-    """Alone and in a batch: all fields of every objective."""
-    kind = COLLATORS[name]
-    options = {"mask_probability": HALF}
-    row_fields = set(ROW_FIELDS)
-    if kind.language_share > 0:
-        options["languages"] = LANGUAGES
-        row_fields.add("language_ids")
-    if name == "tlm":
-        options["draws"] = True
-        row_fields.add("draws")
-    collator = kind(sample_tokenizer, **options)
-    examples = random_examples(kind)
-    together = collator.sub_batch(texts_of(examples), (1, 0))
-    for inputs in inputs_of(together):
-        names = {key for key, field in inputs.items() if torch.is_tensor(field) and field.dim() == 2}
-        assert names | {"attention_mask"} == row_fields
-        assert (inputs["labels"] != IGNORED).any()
-    for row, example in enumerate(examples):
-        alone = collator.sub_batch(texts_of([example]), (1, 0))
-        for inputs, batch in zip(inputs_of(alone), inputs_of(together), strict=True):
-            assert_row_is(inputs, batch, row, row_fields - {"attention_mask"})
-
-
 def random_examples(kind) -> list[Example]:
     """Examples of the kind of text that a collator reads, of lengths from 1 to 39."""
     rng = np.random.default_rng(0)
@@ -125,6 +100,31 @@ def assert_row_is(alone, batch, row, names) -> None:
         unpadded = mask[tuple(slice(length) for _ in mask.shape)]
         assert torch.equal(alone[name][0], unpadded)
         assert mask.sum() == unpadded.sum()
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
+    """Alone and in a batch: all fields of every objective."""
+    kind = COLLATORS[name]
+    options = {"mask_probability": HALF}
+    row_fields = set(ROW_FIELDS)
+    if kind.language_share > 0:
+        options["languages"] = LANGUAGES
+        row_fields.add("language_ids")
+    if name == "tlm":
+        options["draws"] = True
+        row_fields.add("draws")
+    collator = kind(sample_tokenizer, **options)
+    examples = random_examples(kind)
+    together = collator.sub_batch(texts_of(examples), (1, 0))
+    for inputs in inputs_of(together):
+        names = {key for key, field in inputs.items() if torch.is_tensor(field) and field.dim() == 2}
+        assert names | {"attention_mask"} == row_fields
+        assert (inputs["labels"] != IGNORED).any()
+    for row, example in enumerate(examples):
+        alone = collator.sub_batch(texts_of([example]), (1, 0))
+        for inputs, batch in zip(inputs_of(alone), inputs_of(together), strict=True):
+            assert_row_is(inputs, batch, row, row_fields - {"attention_mask"})
 
 
 def test_mask_depends_on_seed_epoch_objective_corpus_and_example(sample_tokenizer):

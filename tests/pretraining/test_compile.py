@@ -74,6 +74,11 @@ def test_run_has_the_losses_of_one_that_is_not_compiled_and_no_new_code_later(tr
         assert compiled == pytest.approx(plain, rel=1e-4, abs=1e-4)
 
 
+def cache_of(folder) -> str:
+    """Code that lets a run keep its compiled code in a folder of its own."""
+    return f"import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = {str(folder)!r}"
+
+
 def test_run_that_is_killed_and_resumed_is_bit_equal(finished, difference, cut_back, tmp_path):
     """With dropout and recomputed activations. Every run compiles anew, as on another machine."""
     settings = [two_phases(), "model.compile=true", "model.gradient_checkpointing=true", "save_every_steps=1"]
@@ -83,11 +88,6 @@ def test_run_that_is_killed_and_resumed_is_bit_equal(finished, difference, cut_b
     cut_back(tmp_path / "whole", 3, tmp_path / "resumed")
     finished(*settings, f"output_dir={tmp_path / 'resumed'}", "--resume", fault=cache_of(tmp_path / "second"))
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
-
-
-def cache_of(folder) -> str:
-    """Code that lets a run keep its compiled code in a folder of its own."""
-    return f"import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = {str(folder)!r}"
 
 
 @pytest.mark.parametrize("more", [["model.type=metaxlm"], ["model.type=veco", *CA_MLM]], ids=["tlm", "ca-mlm"])

@@ -85,6 +85,23 @@ def test_cut_pair_removes_token_by_token_from_the_longer_side():
     assert (cut <= lengths).all()
 
 
+@pytest.fixture
+def recipe(sample, recipe_of):
+    """Six steps of MLM and TLM on three languages and a pair of the sample corpus."""
+    return recipe_of(
+        MLM_AND_TLM,
+        monolingual=[{"language": language, **sample(language)} for language in ("en", "de", "zh")],
+        bitext=[EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")],
+        evaluation={"held_out_fraction": 0.1},
+    )
+
+
+@pytest.fixture
+def corpora(recipe, sample_tokenizer):
+    """The corpora of `recipe`."""
+    return load_corpora(recipe, sample_tokenizer)
+
+
 def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
     """All batches of the first phase, of one process, from a given step."""
     return list(training_batches(recipe, 0, corpora, tokenizer, None, start, processes, process))
@@ -101,23 +118,6 @@ def rows_of(batches):
                 labels = fields["labels"][row, :length].tolist()
                 rows.append((objective, fields["corpus_names"][row], examples[row], input_ids, labels))
     return sorted(rows)
-
-
-@pytest.fixture
-def recipe(sample, recipe_of):
-    """Six steps of MLM and TLM on three languages and a pair of the sample corpus."""
-    return recipe_of(
-        MLM_AND_TLM,
-        monolingual=[{"language": language, **sample(language)} for language in ("en", "de", "zh")],
-        bitext=[EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")],
-        evaluation={"held_out_fraction": 0.1},
-    )
-
-
-@pytest.fixture
-def corpora(recipe, sample_tokenizer):
-    """The corpora of `recipe`."""
-    return load_corpora(recipe, sample_tokenizer)
 
 
 def test_feed_gives_a_batch_of_each_objective_and_leaves_torch_s_generator(recipe, corpora, sample_tokenizer):

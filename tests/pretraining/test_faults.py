@@ -130,6 +130,10 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
+def resume(folder):
+    return ["--resume"] if (folder / "recipe.yaml").exists() else []
+
+
 @pytest.fixture
 def goes_on(finished, whole, assert_same_run, folder):
     """The stopped run is resumed, and ends like an uninterrupted run."""
@@ -139,25 +143,6 @@ def goes_on(finished, whole, assert_same_run, folder):
         assert_same_run(folder, whole(*SETTINGS, *more))
 
     return check
-
-
-def resume(folder):
-    return ["--resume"] if (folder / "recipe.yaml").exists() else []
-
-
-def test_run_killed_at_files(started, finished, goes_on, folder, tmp_path):
-    """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
-    recorded = tmp_path / "recorded" / "run"
-    log = tmp_path / "files.jsonl"
-    record = FILE_EVENTS.format(folder=str(recorded)) + RECORD.format(log=str(log))
-    finished(*SETTINGS, f"output_dir={recorded}", fault=record)
-    for kill in random_kills([json.loads(line) for line in log.read_text().splitlines()]):
-        fault = FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=kill.begin, at=kill.at)
-        run = started(*SETTINGS, *resume(folder), fault=fault)
-        assert run.wait() == -signal.SIGKILL, (kill, run.printed()[-3000:])
-        assert checkpoints_of(folder)[-1:] == [folder / "checkpoints" / name for name in kill.newest], kill
-        assert not (folder / "model").exists()
-    goes_on()
 
 
 class Kill(NamedTuple):
@@ -191,6 +176,21 @@ def random_kills(events: list[list[str]]) -> list[Kill]:
     for _ in range(2):
         kills.append(Kill(".model.tmp", chance.randint(1, published - first(".model.tmp") + 1), newest))
     return kills
+
+
+def test_run_killed_at_files(started, finished, goes_on, folder, tmp_path):
+    """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
+    recorded = tmp_path / "recorded" / "run"
+    log = tmp_path / "files.jsonl"
+    record = FILE_EVENTS.format(folder=str(recorded)) + RECORD.format(log=str(log))
+    finished(*SETTINGS, f"output_dir={recorded}", fault=record)
+    for kill in random_kills([json.loads(line) for line in log.read_text().splitlines()]):
+        fault = FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=kill.begin, at=kill.at)
+        run = started(*SETTINGS, *resume(folder), fault=fault)
+        assert run.wait() == -signal.SIGKILL, (kill, run.printed()[-3000:])
+        assert checkpoints_of(folder)[-1:] == [folder / "checkpoints" / name for name in kill.newest], kill
+        assert not (folder / "model").exists()
+    goes_on()
 
 
 def children_of(pid):
@@ -342,6 +342,12 @@ def test_run_stops_resumably_at_data_that_cannot_be_read(started, goes_on, folde
     goes_on()
 
 
+def damage(file, size):
+    """Keeps this share of a file."""
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * size)])
+
+
 @pytest.mark.parametrize(
     "name",
     ["progress.json", "model/model.safetensors", "model/tokenizer.json", "optimizer.bin", "random_states_0.pkl"],
@@ -370,9 +376,3 @@ def test_run_refuses_checkpoints_that_are_all_damaged(finished, fails, whole, cu
     shutil.rmtree(copied / "checkpoints")
     finished(*settings)
     assert_same_run(copied, whole(*SETTINGS, "keep_checkpoints=0"))
-
-
-def damage(file, size):
-    """Keeps this share of a file."""
-    content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * size)])

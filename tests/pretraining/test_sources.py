@@ -61,6 +61,10 @@ def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(kind, pairs, corp
     assert examples_of(corpus) == [encode_texts([pair["en"], pair["de"]], sample_tokenizer) for pair in pairs]
 
 
+def bitext(**fields):
+    return {"objectives": TLM, "bitext": [EN_DE | fields]}
+
+
 @pytest.mark.parametrize("kind", MONOLINGUAL_OF_BITEXT)
 def test_mlm_reads_both_sides_of_bitext_alone(kind, pairs, corpora_of, examples_of, held_out_of):
     """The texts, ids and held-out rows are those of the same text under `monolingual`."""
@@ -80,6 +84,10 @@ def test_mlm_reads_both_sides_of_bitext_alone(kind, pairs, corpora_of, examples_
     texts_held_out = sum(held_out_of(english) + held_out_of(german), [])
     assert texts_held_out
     assert not any(text in sides_of_training for text in texts_held_out)
+
+
+def sides(source, target, **fields):
+    return bitext(source={"path": source}, target={"path": target}, **fields)
 
 
 def test_named_corpora_of_bitext_alone(recipe_of):
@@ -146,6 +154,10 @@ def test_open_sources_holds_out_rows_everywhere(pairs, recipe_of, sample_tokeniz
     assert len(set(texts)) == len(texts)  # the pair's tables are not read again
 
 
+def monolingual(**table):
+    return {"objectives": None, "monolingual": [{"language": "en", **table}]}
+
+
 def test_open_sources_holds_out_by_the_joined_column(files, corpora_of, held_out_of):
     rows = [{"id": 1000 - number, "verse": f"v{number}", "text": f"sentence number {number}"} for number in range(100)]
     english = {"path": files.jsonl("en.jsonl", rows)}
@@ -158,18 +170,6 @@ def test_open_sources_holds_out_by_the_joined_column(files, corpora_of, held_out
     )
     assert len(monolingual.held_out) > 5
     assert [text for (text,) in held_out_of(monolingual)] == [source for source, _ in held_out_of(bitext)]
-
-
-def monolingual(**table):
-    return {"objectives": None, "monolingual": [{"language": "en", **table}]}
-
-
-def bitext(**fields):
-    return {"objectives": TLM, "bitext": [EN_DE | fields]}
-
-
-def sides(source, target, **fields):
-    return bitext(source={"path": source}, target={"path": target}, **fields)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ from crosslingual_zoo.zoo_core.recipes import load_recipe
 from tests.pretraining.run_folders import adam_of, changed_weights, losses_of, weights_of
 
 
+def norm_of(tensors) -> float:
+    return torch.nn.utils.get_total_norm(tensors).item()
+
+
 def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
     """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor. Adam's first
     moment, (1 - beta) g, has the norm after clipping."""
@@ -49,10 +53,6 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     assert event["grad_norm"] == pytest.approx(norm, rel=1e-4)
     moments = [entry["exp_avg"] for entry in adam_of(tmp_path / "run", 1)["state"].values()]
     assert norm_of(moments) == pytest.approx((1 - recipe.optimizer.betas[0]) * 0.5, rel=1e-4)
-
-
-def norm_of(tensors) -> float:
-    return torch.nn.utils.get_total_norm(tensors).item()
 
 
 def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(train, difference, files, tmp_path):

@@ -172,6 +172,11 @@ def test_waits_with_gradient_checkpointing(name, skip_padding, sample_tokenizer)
     assert waits_of(model, batch_of(objective, sample_tokenizer)) == []
 
 
+def positions_of(mask: torch.Tensor) -> list[int]:
+    """The positions of what is true, in the flattened mask."""
+    return mask.flatten().nonzero()[:, 0].tolist()
+
+
 @pytest.mark.parametrize("name", ["mlm", "tlm", "camlm", "btmlm", "ca_mlm_pairs"])
 def test_what_is_handed_over(name, sample_tokenizer):
     """Numbers stay on the CPU, tensors go to a device; each set of inputs has its own."""
@@ -185,11 +190,6 @@ def test_what_is_handed_over(name, sample_tokenizer):
     if name == "btmlm":
         is_pseudo = (batch[name]["segment_ids"] == 1) & (batch[name]["special_tokens_mask"] == 0)
         assert batch[name]["pseudo_positions"].tolist() == positions_of(is_pseudo)
-
-
-def positions_of(mask: torch.Tensor) -> list[int]:
-    """The positions of what is true, in the flattened mask."""
-    return mask.flatten().nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize("lengths", [[3], [3, 3, 99]])

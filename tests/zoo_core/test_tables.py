@@ -39,12 +39,12 @@ def write(path: Path, content: str | bytes) -> str:
     return str(path)
 
 
-def jsonl(*rows: dict) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def rows(path: str, hub_root: str | None = None, **fields) -> list[dict]:
     return list(load_table(Table(path, **fields), hub_root))
+
+
+def jsonl(*rows: dict) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 FISH = jsonl({"id": "0", "text": "fish"})
