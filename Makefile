@@ -87,7 +87,7 @@ bench: setup ## run every benchmark of bench/ with its defaults, one after the o
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || { \
 	    echo "'$(PYTHON)' is not Python 3.11 to 3.14, which torch and this project need." >&2; \
-	    echo "Name one: make PYTHON=python3.12" >&2; exit 1; }
+	    echo "Name one: make setup PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade "pip>=23.3"
 	@touch $@
@@ -102,12 +102,13 @@ $(VENV)/torch: $(VENV)/created Makefile
 	        && ! grep -qE '"(nvidia|cuda|triton)' $@-plan.json; then \
 	    echo "No NVIDIA GPU: installing $(TORCH), which comes without CUDA"; $(PIP) install --quiet "$(TORCH)"; \
 	else \
-	    echo "No NVIDIA GPU: installing $(TORCH) without CUDA from $(TORCH_INDEX)"; \
+	    echo "No NVIDIA GPU: installing $(TORCH) from $(TORCH_INDEX)"; \
 	    $(PIP) install --quiet --index-url "$(TORCH_INDEX)" "$(TORCH)" || { \
 	        echo "There is no NVIDIA GPU here, and pip found no $(TORCH) without CUDA in its own index" >&2; \
 	        echo "or in $(TORCH_INDEX), which may be unreachable or have no build" >&2; \
 	        echo "for this Python (see pip's message above). Name an index that has one:" >&2; \
-	        echo "make TORCH_INDEX=<address>" >&2; exit 1; }; \
+	        echo "make setup TORCH_INDEX=<address>" >&2; \
+	        echo "or take the build with CUDA, 4 GB more: make setup TORCH_INDEX=https://pypi.org/simple" >&2; exit 1; }; \
 	fi
 	@touch $@
 

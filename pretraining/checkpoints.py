@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crosslingual_zoo.pretraining.data.corpora import Corpus
 from crosslingual_zoo.pretraining.data.readings import reading_fingerprint
-from crosslingual_zoo.pretraining.recipe import Recipe
+from crosslingual_zoo.pretraining.recipe import HEAD, Recipe
 from crosslingual_zoo.pretraining.start.teacher import TeacherModel
 from crosslingual_zoo.zoo_core.provenance import forget_machine, read_json, write_json
 from crosslingual_zoo.zoo_core.recipes import load_recipe, recipe_differences, save_recipe
@@ -66,7 +66,8 @@ def open_run_folder(recipe: Recipe, resume: bool) -> tuple[Recipe, Path | None]:
         shown = "; ".join(changed[:FIELDS_SHOWN])
         if len(changed) > FIELDS_SHOWN:
             shown += f"; and {len(changed) - FIELDS_SHOWN} more fields"
-        raise ValueError(f"the recipe has changed since this run started: {shown}. Restore it.")
+        numbering = " (phases.0 is the head phase)" if recipe.phases[0].name == HEAD else ""
+        raise ValueError(f"the recipe has changed since this run started: {shown}{numbering}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
     return recipe, newest_whole(checkpoints_of(folder), NEEDED)
