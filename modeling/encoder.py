@@ -75,8 +75,8 @@ class Embeddings(nn.Module):
         longest = int(position_ids_BT.max()) - first_position(self.config) + 1
         if longest > limit:
             raise ValueError(
-                f"an input of {longest} tokens is longer than the model's {limit} positions: cut it (truncation=True, or "
-                "max_length of a collator)."
+                f"an input of {longest} tokens is longer than the model's {limit} positions: cut it (truncation=True, "
+                "or max_length of a collator)."
             )
 
     def forward(
