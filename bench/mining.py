@@ -21,7 +21,7 @@ from crosslingual_zoo.finetuning.tasks.vectors.search import mine
 OURS, PEER, FAISS = "mine", "torch product, topk", "faiss IndexFlatIP"
 HIDDEN = 768
 NEIGHBORS = 4  # as `mine` has it
-NOISE = 0.8  # of a translation's vector, beside 1 of its source
+NOISE = 0.8  # of a translation's vector, next to 1 of its source
 CONES = {"random": 0.0, "in a cone": 0.997}  # the mean cosine of two vectors
 
 

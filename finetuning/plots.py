@@ -49,7 +49,7 @@ def plot_bars(groups: Mapping[str, Mapping[str, Summary]], path: Path, title: st
 
 
 def _draw_scores(axes: Any, y: float, entry: Summary) -> None:
-    """The mean as a number beside its bar at `y`; of several seeds also an error bar and the dots."""
+    """The mean as a number next to its bar at `y`; of several seeds also an error bar and the dots."""
     end = max(entry["scores"])
     if entry["sd"] is not None:
         end = max(end, entry["mean"] + entry["sd"])

@@ -119,7 +119,7 @@ def render_adapter(folder: Path, repo: str | None, name: str | None, license: st
 
 
 def finished(data: "ModelCardData", template: str, values: dict[str, Any], weights: str) -> str:
-    """A card: metadata, the template with its values, and the mark by which `as_written` knows it."""
+    """A card: metadata, the template with its values, and the mark with which `as_written` knows it."""
     from huggingface_hub import ModelCard
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -20,7 +20,8 @@ from tests.documentation.conftest import PAGES, commands_of, read_page
 
 ROOT = Path(__file__).parents[2]
 OTHERS = re.compile(
-    r"pip install |accelerate config|hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff |\.ci/run|git grep "
+    r"pip install |python3 -m venv |accelerate config|hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff "
+    r"|\.ci/run|git grep "
 )
 PAGES_BY_NAME = {name: read_page(name) for name in PAGES}
 COMMANDS_OF_PAGES = sorted(set(itertools.chain.from_iterable(map(commands_of, PAGES_BY_NAME.values()))))
