@@ -46,21 +46,18 @@ def about(model_type: str) -> dict[str, Any] | None:
 
 
 def description(record: Record) -> str:
-    """What a pre-trained model is, or the base of a fine-tuned one: size, languages, method, start and shape."""
+    """What a pre-trained model is, or the base of a fine-tuned one: size, method, languages, start and shape."""
     config = record.config
     is_translator = metadata.head_of(config) == "ForConditionalGeneration"
     sentence = "A translation model" if is_translator else "An encoder"
     sentence += f" with {record.parameters:,} parameters"
-    languages = metadata.pretrained_in(record)
-    if languages:
-        sentence += f" for {metadata.counted(languages, 'language')} ({', '.join(languages)})"
     sentence += f", {_origin(record)}."
     shape = f"{_layers_and_heads(config)} and a vocabulary of {config['vocab_size']:,} tokens"
     return f"{sentence} It has {shape}."
 
 
 def _origin(record: Record) -> str:
-    """Method, number of steps and start of the pre-training."""
+    """Method, number of steps, languages and start of the pre-training; the start may know more languages."""
     model_type = record.config["model_type"]
     texts = about(model_type)
     if texts:
@@ -71,6 +68,9 @@ def _origin(record: Record) -> str:
     steps = sum(phase["steps"] for phase in record.recipe.get("phases", []))
     if steps:
         origin += f" for {steps:,} steps"
+    languages = metadata.pretrained_in(record)
+    if languages:
+        origin += f" on {metadata.counted(languages, 'language')} ({', '.join(languages)})"
     start = metadata.start_of_run(record)
     if not record.own:
         start = record.base_model or start

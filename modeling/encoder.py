@@ -571,7 +571,7 @@ class EncoderModel(EncoderPreTrainedModel):
         if num_layers is not None and not 0 <= num_layers <= depth:
             raise ValueError(f"num_layers must be from 0 (the embeddings) to {depth}, got {num_layers}.")
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds.")
+            raise ValueError("give exactly one of input_ids and inputs_embeds; a collator's batch is for pre-training.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
 
