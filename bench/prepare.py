@@ -6,7 +6,6 @@ few sentences of the sample corpus. Times are processor seconds of one thread, a
 process.
 """
 
-import os
 import random
 import shutil
 import sys
@@ -46,7 +45,8 @@ def command_of(folder: Path, files: list[Path], way: str, number: int) -> list[s
     tokenizer = folder / "tokenizer"
     if way == SCRIPT:
         return [sys.executable, *map(str, (SCRIPT_FILE, tokenizer / "tokenizer.json", folder / "ids", *files))]
-    shutil.rmtree(os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
+    cache = folder / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
     corpora = ", ".join(f"{{language: '{file.stem}', path: '{file}'}}" for file in files)
     overrides = [
         f"output_dir={folder / 'run'}",
@@ -55,7 +55,8 @@ def command_of(folder: Path, files: list[Path], way: str, number: int) -> list[s
         f"monolingual=[{corpora}]",
         "phases=[{name: mlm, steps: 1, learning_rate: 1.0e-3, objectives: {mlm: {batch_size: 32}}}]",
     ]
-    return [sys.executable, "-m", "crosslingual_zoo.pretraining.tools.prepare", *overrides]
+    module = "crosslingual_zoo.pretraining.tools.prepare"
+    return ["env", f"HF_DATASETS_CACHE={cache}", sys.executable, "-m", module, *overrides]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -68,9 +69,11 @@ def main(argv: list[str] | None = None) -> None:
     flags = parser.parse_args(argv)
     with user_errors(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")  # of the commands
         load_tokenizer(flags.model).save_pretrained(folder / "tokenizer")
-        files = [Path(file).resolve() for file in flags.text or []] or write_texts(folder, flags.lines)
+        if flags.text:
+            files = [Path(file).resolve() for file in flags.text]
+        else:
+            files = write_texts(folder, flags.lines)
         rows = compare_commands([OURS, SCRIPT], partial(command_of, folder, files), flags.rounds, SCRIPT)
         show(f"{len(files)} files of text", rows)
         write_results(flags, {"rows": rows})
