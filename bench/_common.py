@@ -28,7 +28,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def make_parser(description: str, name: str) -> CommandParser:
     """A parser with `--output`, bench/results/<name>.json."""
-    parser, output = CommandParser(description=description), Path(f"bench/results/{name}.json")
+    parser = CommandParser(description=description)
+    output = Path(f"bench/results/{name}.json")
     where = f"where the measurements are written (default {output})"
     parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser
@@ -73,9 +74,12 @@ def peak_bytes(step: Callable[[], Any]) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
+    events = profiler.profiler.kineto_results.events()
+    allocations = [event for event in events if event.name() == "[memory]"]
+    allocations.sort(key=lambda event: event.start_ns())
+    now = 0
+    peak = 0
+    for event in allocations:
         now += event.nbytes()
         peak = max(peak, now)
     return peak
@@ -83,8 +87,10 @@ def peak_bytes(step: Callable[[], Any]) -> int:
 
 def matrix_peak(size: int, dtype: torch.dtype) -> float:
     """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
-    a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
-    return 2 * size**3 / min(seconds_of(lambda: a @ b) for _ in range(6))
+    a = torch.randn(size, size, device=DEVICE).to(dtype)
+    b = torch.randn(size, size, device=DEVICE).to(dtype)
+    seconds = min(seconds_of(lambda: a @ b) for _ in range(6))
+    return 2 * size**3 / seconds
 
 
 def run_command(command: list[str]) -> dict[str, float]:
@@ -107,11 +113,15 @@ def compare_commands(
     """
     runs = {way: lambda number, way=way: run_command(command_of(way, number)) for way in ways}
     measured = interleaved(runs, rounds, first=0)
-    seconds = {way: [usage["seconds"] for usage in usages] for way, usages in measured.items()}
+    seconds = {}
+    for way, usages in measured.items():
+        seconds[way] = [usage["seconds"] for usage in usages]
     rows = []
     for way, usages in measured.items():
-        row: dict[str, Any] = {"way": way, "seconds": statistics.median(seconds[way])}
-        row |= {"least": min(seconds[way]), "most": max(seconds[way])}
+        row: dict[str, Any] = {"way": way}
+        row["seconds"] = statistics.median(seconds[way])
+        row["least"] = min(seconds[way])
+        row["most"] = max(seconds[way])
         row[f"times as fast as {base}"] = median_ratio(seconds[base], seconds[way]) if base in seconds else None
         row["MiB"] = statistics.median(usage["memory"] for usage in usages)
         rows.append(row)

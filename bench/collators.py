@@ -56,18 +56,21 @@ def ways_of(collate: Collator, sides: Sequence[list[str]]) -> dict[tuple[str, st
     peer = DataCollatorForLanguageModeling(tokenizer, mlm_probability=collate.mask_probability)
     rows = peer_rows(tokenizer, collate.max_length, sides)
     ids = [tokenizer(side, add_special_tokens=False)["input_ids"] for side in sides]
-    texts_of_examples, ids_of_examples = our_examples(collate.keys, sides), our_examples(collate.keys, ids)
+    examples_of_texts = our_examples(collate.keys, sides)
+    examples_of_ids = our_examples(collate.keys, ids)
     return {
-        (OURS, "texts"): lambda: collate(texts_of_examples),
+        (OURS, "texts"): lambda: collate(examples_of_texts),
         (PEER, "texts"): lambda: peer(peer_rows(tokenizer, collate.max_length, sides)),
-        (OURS, "ids"): lambda: collate(ids_of_examples),
+        (OURS, "ids"): lambda: collate(examples_of_ids),
         (PEER, "ids"): lambda: peer(rows),
     }
 
 
 def compare(collate: Collator, sides: Sequence[list[str]], rounds: int) -> list[dict[str, Any]]:
     """A row each for texts and ids: median milliseconds of both, and how many times as long ours takes."""
-    runs = {way: lambda _, work=work: seconds_of(work) for way, work in ways_of(collate, sides).items()}
+    runs = {}
+    for way, work in ways_of(collate, sides).items():
+        runs[way] = lambda _, work=work: seconds_of(work)
     seconds = interleaved(runs, rounds)
     rows = []
     for kind in ("texts", "ids"):

@@ -144,9 +144,13 @@ def read_lengths() -> np.ndarray:
     of 64,000 tokens, which cuts these texts about as finely as XLM-R's.
     """
     counts = json.loads(Path(__file__).with_name("lengths.json").read_text(encoding="utf-8"))["pairs"]
-    pairs = [(int(x), int(y), count) for x, targets in counts.items() for y, count in targets.items()]
-    pairs_M3 = np.array(pairs)
-    return np.repeat(pairs_M3[:, :2], pairs_M3[:, 2], axis=0)
+    lengths = []
+    repetitions = []
+    for source_length, targets in counts.items():
+        for target_length, count in targets.items():
+            lengths.append((int(source_length), int(target_length)))
+            repetitions.append(count)
+    return np.repeat(np.array(lengths), repetitions, axis=0)
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
@@ -158,11 +162,12 @@ def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
 
 def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) -> Texts:
     """Random tokens in texts (M, 1) or pairs (M, 2) of these lengths, which leave special tokens out."""
-    examples = []
+    sides: list[list[np.ndarray]] = [[] for _ in range(lengths.shape[1])]
     for row in lengths:
-        examples.append([rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in row])
-    sides = [list(side) for side in zip(*examples, strict=True)]
-    return Texts(sides, ["made up"] * len(examples), np.arange(len(examples)), np.zeros(len(examples), dtype=np.int64))
+        for side, length in zip(sides, row, strict=True):
+            side.append(rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32))
+    count = len(lengths)
+    return Texts(sides, ["made up"] * count, np.arange(count), np.zeros(count, dtype=np.int64))
 
 
 def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
@@ -192,7 +197,8 @@ class OurStep:
     """A step of this package, by the methods of its training loop."""
 
     def __init__(self, peer: PreTrainedModel, tokenizer: Any, part: Part, compiles: bool = False):
-        model, self.objective = ours_of(peer), part.objective
+        model = ours_of(peer)
+        self.objective = part.objective
         self.collator = OBJECTIVES[part.objective](tokenizer, batch_size=1, mask_probability=PREDICTED)
         self.phase = Phase("bench", 1_000_000, {part.objective: self.collator}, learning_rate=1e-5)
         recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=part.precision)
@@ -201,13 +207,18 @@ class OurStep:
             compile_layers(model)
         self.training = Training(recipe, model, [], tokenizer, make_accelerator(part.precision))
         self.training._start_phase(0)
-        self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
+        self.optimizer = self.training.optimizer.optimizer
+        self.model = self.training.model
 
     def __call__(self, examples: Texts) -> None:
-        training, batch = self.training, {self.objective: self.collator.sub_batch(examples, ("bench",))}
+        training = self.training
+        batch = {self.objective: self.collator.sub_batch(examples, ("bench",))}
         labels = self.phase.predictions(batch, {self.objective: 1.0})
-        output = training._backward(send_to_device(batch, training.accelerator.device), {}, labels, is_last=True)
-        training._step(labels, torch.stack([output.loss_sum.detach(), output.loss_sum.new_zeros(())]).double())
+        batch_on_device = send_to_device(batch, training.accelerator.device)
+        output = training._backward(batch_on_device, {}, labels, is_last=True)
+        loss_sum = output.loss_sum.detach()
+        link_loss_sum = torch.zeros_like(loss_sum)
+        training._step(labels, torch.stack([loss_sum, link_loss_sum]).double())
 
     def loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a masked batch."""
@@ -222,7 +233,8 @@ class PeerStep:
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str, packs: bool = False):
         self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
-        self.tokenizer, self.packs = tokenizer, packs
+        self.tokenizer = tokenizer
+        self.packs = packs
         self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=packs or None)
         self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
@@ -249,32 +261,50 @@ class PeerStep:
 
 def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Texts packed by first fit into rows of the longest one's length: inputs under a block mask, and labels."""
-    lengths, rows = batch["attention_mask"].sum(1).tolist(), []
+    lengths = batch["attention_mask"].sum(1).tolist()
+    rows: list[list[int]] = []
+    lengths_of_rows: list[int] = []
     for number, length in enumerate(lengths):
-        fits = (row for row in rows if sum(lengths[other] for other in row) + length <= max(lengths))
-        row = next(fits, None)
-        rows.append([number]) if row is None else row.append(number)
+        for row, row_length in enumerate(lengths_of_rows):
+            if row_length + length <= max(lengths):
+                rows[row].append(number)
+                lengths_of_rows[row] += length
+                break
+        else:
+            rows.append([number])
+            lengths_of_rows.append(length)
 
     def laid_out(values_BT: torch.Tensor, fill: int) -> torch.Tensor:
-        joined = [torch.cat([values_BT[number, : lengths[number]] for number in row]) for row in rows]
+        joined = []
+        for row in rows:
+            texts = [values_BT[number, : lengths[number]] for number in row]
+            joined.append(torch.cat(texts))
         return pad_sequence(joined, batch_first=True, padding_value=fill)
 
     ids_BT = batch["input_ids"]
-    places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT)
-    owners = laid_out(torch.arange(len(ids_BT), device=ids_BT.device)[:, None].expand_as(ids_BT), -1)
+    columns_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    texts_B = torch.arange(len(ids_BT), device=ids_BT.device)
+    owners = laid_out(texts_B[:, None].expand_as(ids_BT), -1)
     mask = (owners[:, :, None] == owners[:, None])[:, None]  # padding sees padding: a row without any column is NaN
-    positions = laid_out(places_BT + padding + 1, padding)
+    positions = laid_out(columns_T.expand_as(ids_BT) + padding + 1, padding)
     inputs = {"input_ids": laid_out(ids_BT, padding), "position_ids": positions, "attention_mask": mask}
     return inputs, laid_out(batch["labels"], -100)
 
 
 def features(examples: Texts, tokenizer: Any) -> list[dict[str, list[int]]]:
     """What transformers' collator would get of the tokenizer's rows: `<s> x </s>`, or `<s> x </s></s> y </s>`."""
-    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id  # made-up text has no special tokens
+    begin = tokenizer.cls_token_id
+    end = tokenizer.sep_token_id
     rows = []
     for sides in zip(*examples.sides, strict=True):
-        rows.append([token for side in sides for token in (end, *side.tolist(), end)])
-    return [{"input_ids": [begin, *of[1:]], "special_tokens_mask": [int(token == end) for token in of]} for of in rows]
+        ids: list[int] = []
+        is_special: list[int] = []
+        for side in sides:
+            ids += [end, *side.tolist(), end]
+            is_special += [1, *[0] * len(side), 1]
+        ids[0] = begin
+        rows.append({"input_ids": ids, "special_tokens_mask": is_special})
+    return rows
 
 
 def steps_of(encoder: str, size: Size, part: Part, compiles: bool = False) -> dict[str, OurStep | PeerStep]:
