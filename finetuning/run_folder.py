@@ -32,7 +32,9 @@ class RunFolder:
 
     def __init__(self, recipe: TaskRecipe, model: dict[str, Any], resume: bool):
         """Raises ValueError for a folder that is not empty without `resume`, or holds another run."""
-        self.path, self.recipe, self.model = Path(recipe.output_dir), recipe, model
+        self.path = Path(recipe.output_dir)
+        self.recipe = recipe
+        self.model = model
         self.facts: dict[str, Any] | None = None
         was_killed = False
         if not (self.path / "recipe.yaml").exists():

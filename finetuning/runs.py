@@ -205,7 +205,9 @@ def product_of(options: argparse.Namespace) -> Iterator[Point]:
     not fit."""
     recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])]
     names = [name for name, _ in options.model]
-    values = [[(field, value) for value in text.split(",")] for field, text in options.vary]
+    values = []
+    for field, text in options.vary:
+        values.append([(field, value) for value in text.split(",")])
     for (name, model), *varied in itertools.product(options.model or [("", "")], *values):
         keys: dict[str, Any] = {}
         overrides = list(options.overrides)

@@ -81,7 +81,8 @@ class SeedCallback(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        step, folder = state.global_step, Path(args.output_dir)
+        step = state.global_step
+        folder = Path(args.output_dir)
         if state.is_world_process_zero and args.save_strategy == SaveStrategy.STEPS:
             # a recipe averages regular checkpoints only, so one that a signal saved in between is removed
             for saved, path in complete_checkpoints(folder).items():
@@ -103,7 +104,8 @@ class SeedCallback(TrainerCallback):
 
 def _signal_of_any() -> signal.Signals | None:
     """Returns the signal that any process received, or None; all processes must call this."""
-    number, state = received(), PartialState()
+    number = received()
+    state = PartialState()
     if state.num_processes > 1:
         highest = int(gather(torch.tensor([number or 0], device=state.device)).max())
         number = signal.Signals(highest) if highest else None
@@ -112,12 +114,13 @@ def _signal_of_any() -> signal.Signals | None:
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
     """The Trainer's checkpoints by step, oldest first: those with a trainer_state.json, which it writes last."""
-    found = {}
+    checkpoints = {}
     for file in folder.glob(f"*/{TRAINER_STATE_NAME}"):
         if re.fullmatch(CHECKPOINT, file.parent.name):
             with contextlib.suppress(OSError, TypeError, ValueError):  # of a damaged file
-                found[TrainerState.load_from_json(str(file)).global_step] = file.parent
-    return dict(sorted(found.items()))
+                state = TrainerState.load_from_json(str(file))
+                checkpoints[state.global_step] = file.parent
+    return dict(sorted(checkpoints.items()))
 
 
 class Diverged(ValueError):
@@ -130,7 +133,8 @@ def train_seed(trainer: Trainer, recipe: TrainedRecipe, size: str) -> None:
     `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, `Diverged` for weights
     that are not numbers, ValueError for damaged checkpoints, and OSError where a checkpoint cannot be written.
     """
-    model, seed = trainer.accelerator.unwrap_model(trainer.model), trainer.args.seed
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    seed = trainer.args.seed
     trainer.add_callback(SeedCallback())
     trainer.add_callback(EqualScores())
     if recipe.training.gradient_checkpointing:
@@ -203,7 +207,8 @@ def no_half_checkpoint(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        folder, step = Path(trainer.args.output_dir), trainer.state.global_step
+        folder = Path(trainer.args.output_dir)
+        step = trainer.state.global_step
         checkpoint = checkpoint_of(folder, step)
         if not checkpoint.is_dir() or step in complete_checkpoints(folder):
             raise

@@ -38,9 +38,12 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
 
     def __init__(self, task: Any, model: torch.nn.Module, data: TaskData, arguments: TrainingArguments):
         """`task` is a `LanguageTask`, `data` what it has encoded."""
-        recipe, tokenizer = task.recipe, task.start.tokenizer
-        self.task, self.data = task, data
-        self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
+        recipe = task.recipe
+        tokenizer = task.start.tokenizer
+        self.task = task
+        self.data = data
+        self.dev = MergedLanguages(data.dev)
+        self.evaluation = MergedLanguages(data.evaluation)
         fields = [*inspect.signature(model.forward).parameters, "labels"]
         super().__init__(
             model=model,
@@ -50,7 +53,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
             train_dataset=data.train,
             eval_dataset=self.dev.rows,
             compute_metrics=self._selection,
-            preprocess_logits_for_metrics=task.kept,
+            preprocess_logits_for_metrics=task.preprocess_logits,
         )
         self.model_accepts_loss_kwargs = True  # makes the Trainer count the labels of a step
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
@@ -238,6 +241,9 @@ class TwoSidedCollator:
         for prefix in ("", TRANSLATION):
             names = [name for name in self.fields if prefix + name in rows[0]]
             if names:
-                side = self.one_side([{name: row[prefix + name] for name in names} for row in rows])
-                batch |= {prefix + name: values for name, values in side.items()}
+                rows_of_side = []
+                for row in rows:
+                    rows_of_side.append({name: row[prefix + name] for name in names})
+                for name, values in self.one_side(rows_of_side).items():
+                    batch[prefix + name] = values
         return batch

@@ -82,7 +82,7 @@ def write_card(
         changed = f"The recipe, run.json or results of {folder} are not as a run wrote them: {error!r}. Restore them."
         raise ValueError(changed) from error
     is_other_base = not start or (hub_id(start) and start != base_model)
-    if base_model and (record.recipe or record.own) and is_other_base:
+    if base_model and (record.recipe or record.own_results) and is_other_base:
         raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
     if record.curves:
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
@@ -97,7 +97,7 @@ def _notes(record: "Record", start: str) -> Iterator[str]:
     """What the owner of a model must decide: the base model's id, and whether rows of the data may be shown."""
     from crosslingual_zoo.hub_cards.record import hub_id
 
-    is_random = record.recipe and not record.own and not start
+    is_random = record.recipe and not record.own_results and not start
     if not is_random and not record.base_model and not hub_id(start):
         reason = "its start is not known"
         if start:

@@ -153,7 +153,7 @@ def _mask(folder: Path) -> str:
 
 def _reads_pairs(record: Record) -> bool:
     """Whether a classifier reads two texts: as its run says; else by the names of its task and labels."""
-    for content in record.own:
+    for content in record.own_results:
         if "texts" in content["protocol"]:
             return content["protocol"]["texts"] == 2
     tuned = (record.config.get("fine_tuned_on") or [""])[-1]
@@ -221,7 +221,7 @@ def _languages(record: Record, sentences: dict[str, Any]) -> list[str]:
     of the results, English first. Where none of them has sentences here, English.
     """
     pretrained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
-    trained = [name for content in record.own for name in trained_in(content)]
+    trained = [name for content in record.own_results for name in trained_in(content)]
     scored = [name for content in record.results for name in content.names]
     evaluated = [code for name in scored for code in name.split("-")]
     if not head_of(record.config):

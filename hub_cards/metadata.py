@@ -54,7 +54,7 @@ def card_data(folder: Path, record: Record) -> ModelCardData:
 
 def _task_languages(record: Record) -> list[str]:
     """ISO 639 codes of the languages that a fine-tuned model was trained and scored in."""
-    names = [name for content in record.own for name in [*trained_in(content), *content.names]]
+    names = [name for content in record.own_results for name in [*trained_in(content), *content.names]]
     return _codes([code for name in names for code in languages_in(name)])
 
 
@@ -104,7 +104,7 @@ def reported(content: Results) -> Results:
 
 def languages_of(record: Record) -> list[str]:
     """ISO 639 codes of the languages that the model learned from, in their order; not those of evaluation alone."""
-    names = [name for content in record.own for name in trained_in(content)]
+    names = [name for content in record.own_results for name in trained_in(content)]
     codes = [code for name in names for code in languages_in(name)]
     return _codes([*codes, *pretrained_in(record)])
 
@@ -164,7 +164,7 @@ def _is_learned(corpus: dict[str, Any], phases: list[dict[str, Any]]) -> bool:
 def learned_data(record: Record) -> list[str]:
     """The paths of all data that the weights learned from."""
     tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
-    for content in record.own:
+    for content in record.own_results:
         tables += content["protocol"]["training_data"]
     return list(dict.fromkeys(table["path"] for table in tables))
 
@@ -172,9 +172,9 @@ def learned_data(record: Record) -> list[str]:
 def start_of(record: Record) -> str:
     """The checkpoint that the weights started from, as the recipe names it, without a revision; empty if random or
     unknown. Of a fine-tuned model, what it was fine-tuned from. A folder that could be a Hub id begins with `./`."""
-    if not record.own:
+    if not record.own_results:
         return start_of_run(record)
-    model = record.own[0]["model"]
+    model = record.own_results[0]["model"]
     return _marked(model["folder"], model)
 
 

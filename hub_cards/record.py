@@ -25,10 +25,10 @@ NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # par
 class Record:
     """All that is known of a model. Recipe, run and held-out losses of a fine-tuned model are those of its base.
 
-    results: in the order of the command line. own: those of the run that fine-tuned this very model, at most one; seed:
-    of this model there; rows: some evaluated rows, with the model's predictions, for the examples. held_out: the last
-    evaluation in events.jsonl, in nats. licenses: of data sets by path, as recipes name them. base_model: Hub id of the
-    start, where its owner names one; base_note: how the start differs. license: of the weights.
+    results: in the order of the command line. own_results: those of the run that fine-tuned this very model, at most
+    one; seed: of this model there; rows: some evaluated rows, with the model's predictions, for the examples. held_out:
+    the last evaluation in events.jsonl, in nats. licenses: of data sets by path, as recipes name them. base_model: Hub
+    id of the start, where its owner names one; base_note: how the start differs. license: of the weights.
     """
 
     config: dict[str, Any]
@@ -40,7 +40,7 @@ class Record:
     run: dict[str, Any] = field(default_factory=dict)
     held_out: dict[str, float] = field(default_factory=dict)
     results: list[Results] = field(default_factory=list)
-    own: list[Results] = field(default_factory=list)
+    own_results: list[Results] = field(default_factory=list)
     seed: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     licenses: dict[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def read_record(
         own_results = cards_results[own_file]
         rows = example_rows(seed_folder / "predictions", own_results.names)
         tuning = {
-            "own": [own_results],
+            "own_results": [own_results],
             "rows": [row for row in rows if forget_paths(row) == row],
             "seed": seed_folder.name.removeprefix("seed-"),
         }

@@ -72,10 +72,10 @@ def _origin(record: Record) -> str:
     if languages:
         origin += f" on {metadata.counted(languages, 'language')} ({', '.join(languages)})"
     start = metadata.start_of_run(record)
-    if not record.own:
+    if not record.own_results:
         start = record.base_model or start
     if start:
-        note = "" if record.own else _base_note(record)
+        note = "" if record.own_results else _base_note(record)
         origin += f", starting from {_link(start)}{note}"
     elif record.recipe:
         origin += ", starting from random weights"
@@ -103,7 +103,7 @@ def task(record: Record) -> dict[str, Any]:
     if not head:
         return {}
     first = f"Task: {metadata.FINE_TUNED[head].replace('-', ' ')}"
-    names = config.get("fine_tuned_on") or [content["task"] for content in record.own]
+    names = config.get("fine_tuned_on") or [content["task"] for content in record.own_results]
     if names:
         first += f", fine-tuned on {', '.join(map(_in_words, names))}"
     lines = [first]
@@ -111,7 +111,7 @@ def task(record: Record) -> dict[str, Any]:
         labels = config.get("id2label", {}).values()
         lines.append(f"Labels: {', '.join(map(str, labels))}")
     notes: list[str] = []
-    for content in record.own:
+    for content in record.own_results:
         rows = content["protocol"]["training_rows"]
         lines.append(f"Trained in: {', '.join(metadata.trained_in(content))} ({rows:,} rows)")
         lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")

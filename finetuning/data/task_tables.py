@@ -261,11 +261,11 @@ def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], lab
         rows_by_part[part] = {language: _hashed_rows(rows, texts, label) for language, rows in tables.items()}
     warnings = []
     for earlier, later in itertools.combinations(parts, 2):
-        known = _labels_by_text(itertools.chain(*rows_by_part[earlier].values()))
+        earlier_labels = _labels_by_text(itertools.chain(*rows_by_part[earlier].values()))
         counts = []
         for language, rows in rows_by_part[later].items():
-            repeated = [(text, label_hash) for text, label_hash in rows if text in known]
-            contradicting = sum(label_hash not in known[text] for text, label_hash in repeated)
+            repeated = [(text, label_hash) for text, label_hash in rows if text in earlier_labels]
+            contradicting = sum(label_hash not in earlier_labels[text] for text, label_hash in repeated)
             if repeated:
                 others = f" ({contradicting:,} with another label)" if contradicting else ""
                 counts.append(f"{language} {len(repeated):,} of {len(rows):,}{others}")
@@ -274,8 +274,8 @@ def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], lab
     counts = []
     for part, tables in rows_by_part.items():
         for language, rows in tables.items():
-            known = _labels_by_text(rows)
-            contradicting = sum(len(known[text]) > 1 for text, _ in rows)
+            labels_by_text = _labels_by_text(rows)
+            contradicting = sum(len(labels_by_text[text]) > 1 for text, _ in rows)
             if contradicting:
                 counts.append(f"{part} {language} {contradicting:,} of {len(rows):,}".replace("  ", " "))
     if counts:

@@ -1,6 +1,7 @@
 """Tasks that are fine-tuned on labeled texts and evaluated in each language separately."""
 
 import dataclasses
+import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Callable
@@ -56,8 +57,8 @@ class LanguageTask(TrainedTask[R]):
     metric: tuple[str, str]  # name and version of what computes the scores
     settings: ClassVar[tuple[str, ...]] = ("max_length",)  # fields of the recipe that are facts
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
-    # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
-    kept: ClassVar[Callable[[Any, Any], Any] | None] = None
+    # Returns what the Trainer gathers of (logits, labels) of an evaluated batch. None: the logits.
+    preprocess_logits: ClassVar[Callable[[Any, Any], Any] | None] = None
 
     def open(self) -> Start:
         start = super().open()
@@ -121,8 +122,11 @@ class LanguageTask(TrainedTask[R]):
             translated = self.windows_of(batch | translation, numbers, is_train, True)
             for windows, translated_windows in zip(windows_by_row, translated, strict=True):
                 self._add_translation(windows, translated_windows, is_train)
-        windows = [window for windows in windows_by_row for window in windows]
-        return {name: [window[name] for window in windows] for name in windows[0]}
+        windows = list(itertools.chain.from_iterable(windows_by_row))
+        columns = {}
+        for name in windows[0]:
+            columns[name] = [window[name] for window in windows]
+        return columns
 
     @abstractmethod
     def windows_of(self, batch: dict[str, list], numbers: list[int], is_train: bool, is_translation: bool) -> Windows:
@@ -156,7 +160,8 @@ class LanguageTask(TrainedTask[R]):
 
     def arguments(self, seed: int, folder: Path) -> TrainingArguments:
         """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split evenly."""
-        recipe, training = self.recipe, self.recipe.training
+        recipe = self.recipe
+        training = recipe.training
         parts = training.gradient_accumulation_steps * PartialState().num_processes
         if training.batch_size % parts:
             raise ValueError(

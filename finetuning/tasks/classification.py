@@ -36,7 +36,7 @@ class ClassificationTask(LanguageTask[Recipe]):
     metric = ("accuracy", "1.0.0")
 
     @staticmethod
-    def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def preprocess_logits(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids (B,) and probabilities (B,) of the highest logits (B, L)."""
         return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
 

@@ -38,8 +38,12 @@ def kind_of(argv: list[str]) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config")
     file = parser.parse_known_args(argv)[0].config
-    given = [argument.removeprefix("kind=") for argument in argv if argument.startswith("kind=")]
-    kind = given[-1] if given else (read_yaml(file) if file else {}).get("kind", next(iter(KINDS)))
+    kind = next(iter(KINDS))
+    if file:
+        kind = read_yaml(file).get("kind", kind)
+    for argument in argv:
+        if argument.startswith("kind="):
+            kind = argument.removeprefix("kind=")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, which is no kind of task. {nearest(str(kind), KINDS)}")
     return kind

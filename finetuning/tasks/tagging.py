@@ -62,7 +62,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod
-    def kept(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def preprocess_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Ids (B, T) of the highest logits (B, T, L)."""
         return logits.argmax(-1)
 
@@ -129,7 +129,10 @@ def _records(rows: Dataset, gold: list[list[str]], predicted: list[list[str]]) -
 
 
 def _named(ids_by_sentence: list[list[int]], names: list[str]) -> list[list[str]]:
-    return [[names[id] for id in ids] for ids in ids_by_sentence]
+    names_by_sentence = []
+    for ids in ids_by_sentence:
+        names_by_sentence.append([names[id] for id in ids])
+    return names_by_sentence
 
 
 def _with_gaps(tags: list[int], labels: list[str]) -> list[str]:

@@ -117,7 +117,7 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_pat
     batches = []
     for row in rows:
         logits = logits_of(row, row)
-        output = task.kept(logits[0], None) if task.kept else logits
+        output = task.preprocess_logits(logits[0], None) if task.preprocess_logits else logits
         batches.append(nested_numpify(output))
     outcome = task.outcome(data, "evaluation", "de", join(batches, np.arange(len(rows))))
     assert outcome.scores == pytest.approx(record_of(out / "seed-1")["all_scores"]["de"])

@@ -238,7 +238,8 @@ def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]
         # a cut text keeps its closing token
         cut = [[*ids[: limit - 1], ids[-1]] if len(ids) > limit else ids for ids in rows]
         encoded[f"{side}_is_long"] = [len(ids) > limit for ids in rows]
-        encoded[f"{side}_ids"], encoded[f"{side}_length"] = cut, [len(ids) for ids in cut]
+        encoded[f"{side}_ids"] = cut
+        encoded[f"{side}_length"] = [len(ids) for ids in cut]
     return encoded
 
 

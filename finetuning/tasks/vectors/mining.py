@@ -193,7 +193,9 @@ def _gold_ids(rows: Dataset, columns: list[str], place: str, has_pools: bool) ->
             require_column(rows, column, place)
             ids.append([None if value is None else str(value) for value in rows[column][:]])
         return _GoldIds(*ids, len(rows))
-    source, target = (typed_column(rows, column, place)[:] for column in columns)
+    source_column, target_column = columns
+    source = typed_column(rows, source_column, place)[:]
+    target = typed_column(rows, target_column, place)[:]
     has_both = np.flatnonzero(np.logical_and(has_text(source), has_text(target)))
     return _GoldIds([source[row] for row in has_both], [target[row] for row in has_both], len(rows))
 

@@ -199,4 +199,10 @@ class MiningRecipe(SentenceRecipe):
 
 def expanded(pairs: list[Any]) -> list[Any]:
     """Returns a table for each pair of languages, with the language in place of `{language}`."""
-    return [one for pair in pairs for one in [filled(pair, name) for name in pair.languages] or [pair]]
+    tables = []
+    for pair in pairs:
+        if pair.languages:
+            tables += [filled(pair, language) for language in pair.languages]
+        else:
+            tables.append(pair)
+    return tables

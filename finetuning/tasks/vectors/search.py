@@ -181,7 +181,8 @@ class _Points:
     def __init__(self, vectors_NH: torch.Tensor, center_H: torch.Tensor, device: torch.device | str, is_source: bool):
         self.vectors_NH = vectors_NH
         self.center_H = center_H.to(device, torch.float32)
-        norms, along = [], []
+        norms = []
+        along = []
         for part_QH in vectors_NH.split(CACHED):
             part_QH = part_QH.double()
             norms.append(part_QH.norm(dim=1, keepdim=True))
