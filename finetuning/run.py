@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from crosslingual_zoo.finetuning.recipe import TaskRecipe
 from crosslingual_zoo.finetuning.tasks.registry import KINDS, kind_of
-from crosslingual_zoo.zoo_core.command_line import RESUME, parse_command_line, user_errors
+from crosslingual_zoo.zoo_core.command_line import RESUME, fail, parse_command_line, user_errors
 from crosslingual_zoo.zoo_core.console import say_loading
 from crosslingual_zoo.zoo_core.processes import stop_signals
 
@@ -40,7 +40,10 @@ FLAGS = {
 def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     arguments = sys.argv[1:] if argv is None else argv
-    if any(argument.partition("=")[0] == "--suite" for argument in arguments):
+    options = {argument.partition("=")[0] for argument in arguments}
+    if "--suite" in options:
+        if "--config" in options:
+            fail("finetuning/run.py: error: give --config or --suite, not both")
         from crosslingual_zoo.finetuning import suite
 
         return suite.main(arguments)

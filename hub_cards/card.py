@@ -162,7 +162,8 @@ def render(folder: Path, record: "Record") -> str:
 def as_written(text: str) -> bool:
     """Returns whether a card is unchanged since it was written here, so that a new one may replace it."""
     body, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
-    return bool(marker) and rest.startswith(f"{_hash(body)}, ")
+    has_text_behind = rest.rstrip("\n").count("\n") > 0
+    return bool(marker) and rest.startswith(f"{_hash(body)}, ") and not has_text_behind
 
 
 def weights_of(text: str) -> str | None:

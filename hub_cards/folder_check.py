@@ -279,7 +279,7 @@ def _card(folder: Path) -> Iterator[Problem]:
     try:
         card = ModelCard.load(folder / "README.md")
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = " ".join(str(error).split())[:200].rstrip(".")
         yield Problem("README.md", f"it cannot be read: {why}. Write it with {WRITE_CARD}.")
         return
     weights = weights_of(card.text)

@@ -25,6 +25,7 @@ FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForConditionalGeneration": "translation",
 }
 LM_HEADS = ("ForMaskedLM", "ForPreTraining")  # the ends of the classes that predict masked words
+OF_LINKS = ("dwa", "word_links")  # objectives without masked words, or whose masked words are not predicted
 MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 
@@ -77,11 +78,21 @@ def pipeline_of(record: Record) -> str:
 
 
 def predicts_masked_words(record: Record) -> bool | None:
-    """Whether the mean loss of masked words is below what the frequencies of tokens give; None where it is unknown."""
+    """Whether the mean loss of masked words is below what the frequencies of tokens give; None where it is unknown.
+
+    A run that learns links alone, as those of `word-align adapt`, leaves a head behind that does not fit its layers.
+    """
     losses = masked_losses(record).values()
     if not losses:
-        return None
+        return False if _learns_links_alone(record) else None
     return sum(loss for loss, _ in losses) < sum(entropy for _, entropy in losses)
+
+
+def _learns_links_alone(record: Record) -> bool:
+    objectives: set[str] = set()
+    for phase in record.recipe.get("phases", []):
+        objectives |= {name for name, options in phase["objectives"].items() if options.get("weight", 1.0) > 0}
+    return bool(objectives) and objectives.issubset(OF_LINKS)
 
 
 def masked_losses(record: Record) -> dict[str, tuple[float, float]]:

@@ -58,7 +58,8 @@ def push(
         raise ValueError(f"--repo is {repo!r}. Give owner/name.")
     is_model = not is_adapter(folder)
     if is_model:
-        print(f"Checking {folder}: a fresh process loads it and runs its code.", flush=True)
+        what = "loads it and runs its code" if has_code(folder) else "loads it"
+        print(f"Checking {folder}: a fresh process {what}.", flush=True)
     if problems := check_folder(folder):
         lines = [f"{problem.file}: {problem.what}" for problem in problems]
         raise ValueError("\n- ".join([f"{folder} cannot be pushed:", *lines]))
@@ -73,7 +74,7 @@ def push(
         print(f"{size:>14,}  {path}")
     print(f"{total:>14,}  bytes in {len(files)} files")
     if dry_run:
-        print("Dry run: nothing was sent.")
+        print("Dry run: all checks passed, and nothing was sent.")
         return None
     api = HfApi()
     try:

@@ -125,8 +125,10 @@ def _is_in_place(model: dict[str, Any]) -> bool:
 
 def _pretraining(model: Path) -> dict[str, Any]:
     """The fields of Record that a model's pre-training run gives; none where the folder above the model is no run."""
-    run_folder = model.parent
-    recipe = _recipe(run_folder) if model.name == "model" else {}
+    run_folder = Path(f"{model}.training") / "run"  # of `word-align adapt`
+    if model.name == "model" and not run_folder.is_dir():
+        run_folder = model.parent
+    recipe = _recipe(run_folder)
     if "phases" not in recipe:
         return {}
     fields = {

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -23,10 +24,14 @@ TRUST_REMOTE_CODE = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with `--version`, one-line errors, and `--dry-run` for `--dry_run` (or the other way round)."""
+    """argparse's parser with `--version`, one-line errors, and `--dry-run` for `--dry_run` (or the other way round).
+
+    An option must be spelled out: the beginning of a mistyped one could be that of another.
+    """
 
     def __init__(self, *arguments: Any, **keywords: Any):
         keywords.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        keywords.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **keywords)
         about = "show the versions to name in an issue, and exit"
         self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
@@ -80,12 +85,24 @@ def parse_command_line(
         parser.add_argument(name, **keywords)
     parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     if {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):  # before the flags that are required
-        parser.print_help()
-        print_fields(recipe_class)
+        with until_pipe_closes():
+            parser.print_help()
+            print_fields(recipe_class)
         parser.exit(0)
     arguments = parser.parse_intermixed_args(argv)
     with user_errors():
         return load_recipe(recipe_class, arguments.config, arguments.overrides), arguments
+
+
+@contextlib.contextmanager
+def until_pipe_closes() -> Generator[None]:
+    """Ends the program without a message where `| head` has closed its output."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        sys.exit(128 + signal.SIGPIPE)
 
 
 @contextlib.contextmanager

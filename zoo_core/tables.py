@@ -161,9 +161,10 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Generator[None]
             hint = f"Is it in {hub_root}?" if hub_root else "Is the Hub reachable?"
         elif getattr(error, "errno", None):  # of the system
             raise
+        elif Path(path).is_file():
+            hint = "Check the file."
         else:
-            source = "the file" if Path(path).is_file() else "path, config and split"
-            hint = f"Check {source}, and the copy in the cache of `datasets`."
+            hint = "Check path, config and split, and the copy in the cache of `datasets`."
         reason = " ".join(str(cause).split()).rstrip(".")
         if re.search("corresponds to no data|No columns to parse", reason):
             reason = "it has no rows"

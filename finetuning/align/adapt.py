@@ -29,7 +29,7 @@ from crosslingual_zoo.finetuning.align.common import (
 from crosslingual_zoo.finetuning.align.gold import Gold
 from crosslingual_zoo.finetuning.align.pairs import PairReader, Side
 from crosslingual_zoo.finetuning.align.score import calibration, read_with_gold, score_links
-from crosslingual_zoo.zoo_core.console import say_loading
+from crosslingual_zoo.zoo_core.console import CONSOLE, say_loading
 from crosslingual_zoo.zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from crosslingual_zoo.zoo_core.provenance import read_json, version_line, write_json
 from crosslingual_zoo.zoo_core.recipes import read_yaml
@@ -413,6 +413,7 @@ def train(work: Path, settings: dict[str, Any], recipe: str, device: str | None)
     if (work / "run" / "recipe.yaml").exists():
         command.append("--resume")
     log = work / "log.txt"
+    CONSOLE.print(f"training; its log is {log}")
     status = wait_for(command, training_environment(device), log)
     if status:
         lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]

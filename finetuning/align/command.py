@@ -3,10 +3,9 @@ subcommands."""
 
 import importlib
 import os
-import signal
 import sys
 
-from crosslingual_zoo.zoo_core.command_line import fail, user_errors
+from crosslingual_zoo.zoo_core.command_line import fail, until_pipe_closes, user_errors
 from crosslingual_zoo.zoo_core.console import CONSOLE
 from crosslingual_zoo.zoo_core.processes import launched_rank
 
@@ -26,10 +25,8 @@ def main(argv: list[str] | None = None) -> None:
     CONSOLE.quiet = options.quiet or launched_rank() > 0
     with user_errors():
         try:
-            command.run(options, *more_options)
-        except BrokenPipeError:  # `| head` has closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-            sys.exit(128 + signal.SIGPIPE)
+            with until_pipe_closes():
+                command.run(options, *more_options)
         except RuntimeError as error:
             if type(error).__name__ != "OutOfMemoryError":  # of torch, which --help does not import
                 raise

@@ -81,7 +81,7 @@ def make_parser(
     name: str, description: str, usage: str, reads_pairs: bool = True, links_words: bool = True
 ) -> CommandParser:
     """Returns a parser with the options that the commands share: pairs, model and rule."""
-    parser = CommandParser(prog=name, description=description, usage=usage, allow_abbrev=False)
+    parser = CommandParser(prog=name, description=description, usage=usage)
     if reads_pairs:
         _add_pairs(parser)
     _add_model(parser)

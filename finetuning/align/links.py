@@ -389,7 +389,13 @@ def finished_part(path: str | None, settings: dict[str, Any]) -> tuple[int, int]
     size = Path(path).stat().st_size
     if size == 0:
         return 0, 0
-    state = read_json(Path(f"{path}{STATE_ENDING}"), needs=("settings", "pairs", "bytes"))
+    state_file = Path(f"{path}{STATE_ENDING}")
+    if not state_file.exists():
+        raise ValueError(
+            f"{path} exists, and {state_file.name}, which --output writes beside it, does not. Name another --output, "
+            "or remove the file."
+        )
+    state = read_json(state_file, needs=("settings", "pairs", "bytes"))
     differences = recipe_differences(state["settings"], settings)
     if differences:
         raise ValueError(f"{path} was made with other settings: {'; '.join(differences)}. Give the same.")

@@ -267,11 +267,12 @@ def _open_two_tables(source: Source, corpus: Bitext, source_table: Table, target
     """Opens a table for each side."""
     _add_side(source, source_table, corpus.source_column, corpus.source_language)
     _add_side(source, target_table, corpus.target_column, corpus.target_language)
-    lengths = [len(side.rows) for side in source.sides]
+    source_rows, target_rows = [len(side.rows) for side in source.sides]
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
-    elif lengths[0] != lengths[1]:
-        raise ValueError(f"{where}: the sides have {lengths} rows. Make them equal, or set join_on.")
+    elif source_rows != target_rows:
+        sides = f"{source_rows:,} rows ({describe(source_table)}) and {target_rows:,} ({describe(target_table)})"
+        raise ValueError(f"{where}: the sides have {sides}. Make them equal, or set join_on.")
 
 
 def _add_side(source: Source, table: Table, column: str | None, language: str) -> None:

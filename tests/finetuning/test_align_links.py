@@ -250,6 +250,9 @@ def test_resume_refuses_other_settings_model_and_input(word_align, align_refused
     assert "exists" in align_refused(many, "--output", links)
     assert "method: ot_words -> mutual" in align_refused(many, *resumed, "--method", "mutual")
     assert "model: sha256:" in align_refused(many, *resumed, model=tiny_veco)
+    redirected = tmp_path / "redirected.txt"
+    redirected.write_text("0-0\n")
+    assert "redirected.txt exists" in align_refused(many, "--output", redirected, "--resume")
     other = tmp_path / "other.txt"
     for path, named in ((other, "input: "), (many, "only 1")):
         path.write_text("a ||| b\n")

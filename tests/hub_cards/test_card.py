@@ -259,6 +259,21 @@ def change_base(run, folder):
     edit(run / "results.json", model=content["model"] | {"folder": folder})
 
 
+def test_card_of_an_adapted_aligner_has_its_run_and_no_masked_words(made_up_run):
+    model, _ = made_up_run("xlm_align")
+    adapted = model.parent.with_name("adapted")
+    model.rename(adapted)
+    run = adapted.with_name("adapted.training") / "run"
+    run.parent.mkdir()
+    model.parent.rename(run)
+    assert "Masked words" in card_of(adapted)
+    [phase, _] = yaml.safe_load((run / "recipe.yaml").read_text())["phases"]
+    phase |= {"objectives": {"tlm": {"weight": 0.0}, "dwa": {}}}
+    edit(run / "recipe.yaml", phases=[phase])
+    assert data_of(adapted).base_model == "FacebookAI/xlm-roberta-base"
+    assert "Masked words" not in card_of(adapted)
+
+
 def test_card_of_a_fine_tuned_model(tuned_run, write_tuned_model):
     change_base(tuned_run, "elsewhere/model")
     folder = write_tuned_model(tuned_run)

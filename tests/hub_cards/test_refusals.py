@@ -17,6 +17,7 @@ REFUSED = [  # of the folders that the test makes
     ("card --model model --repo 'my model'", "--repo"),
     ("card --model model --base-model me/other", "FacebookAI/xlm-roberta-base"),
     ("card --model edited", "--overwrite"),
+    ("card --model extended", "--overwrite"),
     ("push --model pickled --repo owner/model", "pytorch_model.bin"),
     ("push --model none --repo owner/model", "none"),
     ("push --model named --repo https://huggingface.co/owner/model", "owner/model"),
@@ -31,12 +32,14 @@ def folders(made_up_run, monkeypatch):
     model, [results] = made_up_run("veco", "classification")
     root = model.parent
     monkeypatch.chdir(root)
-    for name in ("edited", "named", "pickled"):
+    for name in ("edited", "extended", "named", "pickled"):
         shutil.copytree(model, root / name)
     (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
     (root / "edited" / "README.md").write_text("Mine.\n")
     (root / "edited" / "modules.json").write_text("[]")
     write_card(root / "named", repo="owner/model", license="mit")
+    card = write_card(root / "extended")
+    card.write_text(card.read_text() + "\n## Mine\n")
     (root / "few.json").write_text('{"format": 3, "protocol": {}}')
     of_another_model = {"model": {"folder": "model", "fingerprint": "sha256:of another one"}}
     (root / "other.json").write_text(json.dumps(json.loads(results.read_text()) | of_another_model))

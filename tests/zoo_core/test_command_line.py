@@ -23,7 +23,7 @@ def test_user_errors_keep_the_traceback_of_our_faults(monkeypatch):
         raise ValueError("why")
 
 
-@pytest.mark.parametrize("argument", ["--dry_run", "--dry-run", "--dry"])
+@pytest.mark.parametrize("argument", ["--dry_run", "--dry-run"])
 def test_command_parser_options_have_hyphens_or_underscores(argument):
     parser = CommandParser()
     parser.add_argument("--dry_run", action="store_true")
@@ -34,3 +34,5 @@ def test_command_parser_options_have_hyphens_or_underscores(argument):
     assert flags.hub_root == "x-y_z"
     assert flags.files == ["a-b_c"]
     assert "version" not in flags  # commands pass their flags on
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--dry"])
