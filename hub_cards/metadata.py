@@ -25,7 +25,6 @@ FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForConditionalGeneration": "translation",
 }
 LM_HEADS = ("ForMaskedLM", "ForPreTraining")  # the ends of the classes that predict masked words
-OF_LINKS = ("dwa", "word_links")  # objectives without masked words, or whose masked words are not predicted
 MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 
@@ -84,15 +83,17 @@ def predicts_masked_words(record: Record) -> bool | None:
     """
     losses = masked_losses(record).values()
     if not losses:
-        return False if _learns_links_alone(record) else None
+        return None if _predicts_in_training(record) else False
     return sum(loss for loss, _ in losses) < sum(entropy for _, entropy in losses)
 
 
-def _learns_links_alone(record: Record) -> bool:
-    objectives: set[str] = set()
+def _predicts_in_training(record: Record) -> bool:
+    """Whether an objective of the run predicts masked tokens, or no run is known."""
     for phase in record.recipe.get("phases", []):
-        objectives |= {name for name, options in phase["objectives"].items() if options.get("weight", 1.0) > 0}
-    return bool(objectives) and objectives.issubset(OF_LINKS)
+        for name, options in phase["objectives"].items():
+            if getattr(OBJECTIVES[name], "mask_probability", 0.0) and options.get("weight", 1.0):
+                return True
+    return not record.recipe
 
 
 def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
