@@ -45,7 +45,7 @@ try: setup ## align the words of ten sentences and their translations into ten l
 demo: setup ## run the whole path of all four models on the sample corpus: offline, on the CPU, in minutes
 	$(BIN)/python demo.py
 
-test: setup ## run the tests of the first tier, on two processes: five minutes
+test: setup ## run the tests of the first tier, on two processes: four minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-all: setup ## run all tests, also of processes, kills, the browser and oldest versions
