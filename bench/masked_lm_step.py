@@ -217,8 +217,8 @@ class OurStep:
         batch_on_device = send_to_device(batch, training.accelerator.device)
         output = training._backward(batch_on_device, {}, labels, is_last=True)
         loss_sum = output.loss_sum.detach()
-        link_loss_sum = torch.zeros_like(loss_sum)
-        training._step(labels, torch.stack([loss_sum, link_loss_sum]).double())
+        more_predictions = torch.zeros_like(loss_sum)  # than labels
+        training._step(labels, torch.stack([loss_sum, more_predictions]).double())
 
     def loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a masked batch."""

@@ -51,7 +51,7 @@ class SeedProgress(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.begin(state.max_steps, state.global_step)
-        self.bar.has_begun = True  # the Trainer logs its first step
+        self.bar.has_begun = state.global_step == 0  # the Trainer logs step 1, and not that after a resume
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.step(state.global_step, self.name)

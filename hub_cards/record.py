@@ -124,8 +124,11 @@ def _is_in_place(model: dict[str, Any]) -> bool:
 
 
 def _pretraining(model: Path) -> dict[str, Any]:
-    """The fields of Record that a model's pre-training run gives; none where the folder above the model is no run."""
-    run_folder = Path(f"{model}.training") / "run"  # of `word-align adapt`
+    """The fields of Record that a model's pre-training run gives; none where there is no run.
+
+    It is in the folder above the model, or that of `word-align adapt` next to it.
+    """
+    run_folder = Path(f"{model}.training") / "run"
     if model.name == "model" and not run_folder.is_dir():
         run_folder = model.parent
     recipe = _recipe(run_folder)

@@ -21,6 +21,7 @@ from tests.finetuning.tasks import recipe_with
     [
         ("topics", "training.batch_size=10 training.gradient_accumulation_steps=4", "multiple of 4"),
         ("topics", "training.precision=fp16", "training.precision is fp16"),
+        ("topics", "--config x.yaml --suite xtreme", "--config or --suite"),
         ("topics", 'selection=last sweep={"max_length":[16,24]} --sweep', "selection"),
         ("number_questions", "doc_stride=40", "doc_stride is 40"),
         ("captions", "--sweep", "sweep"),

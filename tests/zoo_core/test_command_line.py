@@ -1,8 +1,10 @@
 """How programs end after a user error, and how their options are spelled."""
 
+import sys
+
 import pytest
 
-from crosslingual_zoo.zoo_core.command_line import CommandParser, user_errors
+from crosslingual_zoo.zoo_core.command_line import CommandParser, until_pipe_closes, user_errors
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,13 @@ def test_command_parser_options_have_hyphens_or_underscores(argument):
     assert "version" not in flags  # commands pass their flags on
     with pytest.raises(SystemExit):
         parser.parse_args(["--dry"])
+
+
+def test_until_pipe_closes_ends_as_a_program_that_sigpipe_kills(monkeypatch, tmp_path, capsys):
+    with (tmp_path / "output").open("w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(SystemExit) as stop, until_pipe_closes():
+            raise BrokenPipeError
+        monkeypatch.undo()
+    assert stop.value.code == 141
+    assert capsys.readouterr().err == ""
